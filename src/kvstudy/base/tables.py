@@ -169,8 +169,9 @@ def _request_columns() -> tuple[Column, ...]:
         _count(
             "retokenized_tokens",
             "tokens",
-            "length of the generated text, re-tokenised once, no special tokens",
-            "no text kept (predicted rows, or no content)",
+            "length of the generated text, re-tokenised once after the run, no special tokens; "
+            "predicted rows: the tokens streamed",
+            "no text kept, or no content",
         ),
     )
     at = [c.name for c in columns].index("tpot_chunks_ns")
@@ -185,6 +186,12 @@ def _request_columns() -> tuple[Column, ...]:
     )
     return tuple(columns)
 
+
+LOAD_REQUESTS = Table(
+    "load_requests",
+    "One row per request of `kvstudy load`: the columns of requests without a study's keys.",
+    tuple(c for c in _request_columns() if c not in _CELL_KEYS + _DESIGN_KEYS),
+)
 
 REQUESTS = Table("requests", "One row per request, cell and source.", _request_columns())
 
@@ -235,22 +242,32 @@ CELLS = Table(
         _count("attempt", "", "attempt number shown", "predicted"),
         _text("spec_digest", "identity of everything that can change the cell's outcome"),
         _count("requests", "requests", "requests planned"),
-        _count("completed", "requests", "outcome ok"),
-        _count("failed", "requests", "outcome other than ok"),
-        _count("early_ended", "requests", "ok, but fewer chunks than planned"),
-        _count("retokenized_short", "requests", "all chunks came, fewer re-tokenised tokens", "-"),
-        _ns("window_start_ns", "first send of the measured phase"),
-        _ns("window_end_ns", "last end of the measured phase"),
-        _real("wall_s", "s", "length of the window in study time"),
+        _count("completed", "requests", "outcome ok", "not run"),
+        _count("failed", "requests", "outcome other than ok", "not run"),
+        _count("early_ended", "requests", "ok, but fewer chunks than planned", "not run"),
+        _count(
+            "retokenized_short",
+            "requests",
+            "all chunks came, fewer re-tokenised tokens",
+            "no text kept",
+        ),
+        _ns("window_start_ns", "first send of the measured phase", "not run"),
+        _ns("window_end_ns", "last end of the measured phase", "not run"),
+        _real("wall_s", "s", "length of the window in study time", "not run"),
         _count("output_tokens", "tokens", "re-tokenised tokens of completed requests", "no text"),
-        _count("output_chunks", "chunks", "content chunks of completed requests"),
+        _count("output_chunks", "chunks", "content chunks of completed requests", "not run"),
         _count("usage_tokens", "tokens", "usage tokens of completed requests", "not said"),
         _real("output_tok_per_s", "tok/s", "re-tokenised tokens / window", "no text kept"),
-        _real("output_tok_per_s_nominal", "tok/s", "planned tokens of all requests / window"),
-        _real("output_tok_per_s_chunks", "tok/s", "content chunks / window"),
+        _real(
+            "output_tok_per_s_nominal",
+            "tok/s",
+            "planned tokens of all requests / window",
+            "not run",
+        ),
+        _real("output_tok_per_s_chunks", "tok/s", "content chunks / window", "not run"),
         _real("output_tok_per_s_usage", "tok/s", "usage tokens / window", "not said"),
         _real("output_tok_per_s_steady", "tok/s", "chunks/s while all lanes are busy", "no span"),
-        _real("requests_per_s", "1/s", "completed requests / window"),
+        _real("requests_per_s", "1/s", "completed requests / window", "not run"),
         _real("goodput_req_per_s", "1/s", "completed within every SLO / window", "no SLO"),
         *_spread("ttft", "ms", "time to first token"),
         *_spread("tpot", "ms", "time per output token (re-tokenised count)"),

@@ -7,7 +7,7 @@ right, the sense (references, cycles, lengths against limits).
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable, Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -159,7 +159,7 @@ def _unwrap(annotation: Any) -> Any:
 
 
 def _all_models(model: type[BaseModel]) -> set[str]:
-    siblings: list[type[BaseModel]] = model.__mro__[1].__subclasses__()
+    siblings: Sequence[type[BaseModel]] = model.__mro__[1].__subclasses__()
     return {sibling.__name__ for sibling in siblings}
 
 

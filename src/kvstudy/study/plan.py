@@ -7,7 +7,7 @@ A slice is at once the step's data, its provenance and its rerun trigger.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -185,39 +185,45 @@ class Study:
 
     # ---- slices for rules ------------------------------------------------------------------
 
-    def study_spec(self, _wildcards: Any = None) -> str:
+    def config_spec(self, _wildcards: Any = None) -> str:
+        """The whole configuration; only `freeze_study` takes it, and writes slices to files."""
+        return canonical_json(self.config.model_dump())
+
+    def resolved(self) -> dict[str, Any]:
         """The resolved study, as recorded beside the results."""
-        return canonical_json(
-            {
-                "config": self.config.model_dump(),
-                "cells": [
-                    {"cell_id": c.id, "digest": self.cell_digest(c), "attempt": self.attempt(c)}
-                    for c in self.cells
-                ],
-            }
-        )
+        return {
+            "config": self.config.model_dump(),
+            "cells": [
+                {"cell_id": c.id, "digest": self.cell_digest(c), "attempt": self.attempt(c)}
+                for c in self.cells
+            ],
+        }
 
     def workload_spec(self, wildcards: Any) -> str:
         """Slice of one workload."""
         return canonical_json(self.workload_values(wildcards.workload))
 
     def pins_spec(self, wildcards: Any) -> str:
-        """Slice of one engine's pins, the model's included."""
+        """Slice of one engine's pins."""
         engine = self.config.engines[wildcards.engine]
         return canonical_json(
             {
                 "backend": self.backend,
                 "engine": wildcards.engine,
+                "adapter": engine.adapter,
                 "version": engine.version,
                 "image": engine.image.model_dump() if engine.image else None,
-                "model": self.config.model.model_dump(),
+                "command": engine.command,
             }
         )
 
+    def model_spec(self, _wildcards: Any = None) -> str:
+        """Slice of the model's pins."""
+        return canonical_json({"backend": self.backend, "model": self.config.model.model_dump()})
+
     def tokenizer_spec(self, _wildcards: Any = None) -> str:
         """Slice that decides which tokenizer is in use."""
-        model = self.config.model.model_dump() if self.backend == "measured" else None
-        return canonical_json({"backend": self.backend, "model": model})
+        return canonical_json({"backend": self.backend})
 
     def allocation_spec(self, wildcards: Any) -> str:
         """Slice of one allocation: its cells in running order, shared parts once."""
@@ -271,17 +277,15 @@ class Study:
             }
         )
 
-    def tables_spec(self, _wildcards: Any = None) -> str:
-        """Slice of the tables stage: what each cell is, in plan order."""
-        return canonical_json(
-            {
-                "study": self.config.study,
-                "source": self.backend,
-                "slo": self.config.slo.model_dump(),
-                "fitted_to": self.config.emulator.fitted_to,
-                "cells": [self._cell_row(cell) for cell in self.cells],
-            }
-        )
+    def tables_plan(self) -> dict[str, Any]:
+        """What the tables stage must know of each cell, in plan order."""
+        return {
+            "study": self.config.study,
+            "source": self.backend,
+            "slo": self.config.slo.model_dump(),
+            "fitted_to": self.config.emulator.fitted_to,
+            "cells": [self._cell_row(cell) for cell in self.cells],
+        }
 
     def _cell_row(self, cell: Cell) -> dict[str, Any]:
         engine = self.config.engines[cell.engine]
@@ -296,6 +300,8 @@ class Study:
             "allocation": cell.allocation,
             "digest": self.cell_digest(cell),
             "pause": engine.emulate.model_dump()["pause"],
+            "planned": self.config.workloads[cell.workload].requests,
+            "runnable": self.runnable(cell),
         }
 
     def stats_spec(self, _wildcards: Any = None) -> str:
@@ -321,23 +327,56 @@ class Study:
         """Digest of package modules: a parameter of cheap stages, so code changes rerun them."""
         return code_digest(_PACKAGE, *modules)
 
-    # ---- files a rule asks for, as lists of wildcard values ---------------------------------
+    # ---- which files a rule asks for -------------------------------------------------------
 
-    def allocation_of(self, wildcards: Any) -> str:
-        """Allocation id of the cell in `wildcards`."""
-        return self.cell(wildcards.cell).allocation
+    def of(self, template: str) -> Callable[[Any], str]:
+        """An input function: `template` with the cell's or allocation's own names filled in.
 
-    def workload_of(self, wildcards: Any) -> str:
-        """Workload of the cell or allocation in `wildcards`."""
-        if hasattr(wildcards, "cell"):
-            return self.cell(wildcards.cell).workload
-        return self.allocations[wildcards.allocation][0].workload
+        The template may use {allocation}, {workload}, {engine} and any wildcard of the rule.
+        """
 
-    def engine_of(self, wildcards: Any) -> str:
-        """Engine of the cell or allocation in `wildcards`."""
-        if hasattr(wildcards, "cell"):
-            return self.cell(wildcards.cell).engine
-        return self.allocations[wildcards.allocation][0].engine
+        def fill(wildcards: Any) -> str:
+            known = dict(wildcards.items())
+            if "cell" in known:
+                cell = self.cell(known["cell"])
+            else:
+                cell = self.allocations[known["allocation"]][0]
+            names = {
+                "allocation": cell.allocation,
+                "workload": cell.workload,
+                "engine": cell.engine,
+            }
+            return template.format(**{**names, **known})
+
+        return fill
+
+    def runnable(self, cell: Cell) -> bool:
+        """Whether a cell can run: on the measured backend its engine must be pinned."""
+        return self.backend == "emulated" or not self.unpinned(cell.engine)
+
+    @cached_property
+    def runnable_ids(self) -> list[str]:
+        """Ids of the cells that can run."""
+        return [cell.id for cell in self.cells if self.runnable(cell)]
+
+    @cached_property
+    def runnable_engines(self) -> list[str]:
+        """Engines that have at least one cell that can run."""
+        runnable = {cell.engine for cell in self.cells if self.runnable(cell)}
+        return [name for name in self.config.engines if name in runnable]
+
+    def notices(self) -> list[str]:
+        """What a user must know before the run: cells that wait for a pin."""
+        lines = []
+        for engine in self.engines_in_use:
+            waiting = [c for c in self.cells if c.engine == engine and not self.runnable(c)]
+            if waiting:
+                lines.append(
+                    f"engines.{engine}.image.digest is {TO_BE_PINNED}: its {len(waiting)} cells "
+                    f"are not measured. Run `kvstudy pin {engine}` on a machine that reaches the "
+                    "registry; all other cells go on"
+                )
+        return lines
 
 
 def study_from(document: Mapping[str, Any], files: list[str]) -> Study:

@@ -1,0 +1,71 @@
+rule compare_arms:
+    # Contrasts with intervals, and a verdict for each published number.
+    input:
+        cells="results/{backend}/tables/cells.parquet",
+        requests="results/{backend}/tables/requests.parquet",
+        published=STUDY.config.published,
+    output:
+        contrasts="results/{backend}/stats/contrasts.parquet",
+        verdicts="results/{backend}/stats/verdicts.parquet",
+    log:
+        "results/{backend}/logs/compare_arms.log",
+    conda:
+        "../envs/kvstudy.yaml"
+    params:
+        spec=STUDY.stats_spec,
+        code=STUDY.code("stats", "metrics", "steps.compare_arms"),
+    shell:
+        "python -m kvstudy.steps.compare_arms --spec {params.spec:q} --cells {input.cells}"
+        " --requests {input.requests} --published {input.published}"
+        " --contrasts {output.contrasts} --verdicts {output.verdicts} > {log} 2>&1"
+
+
+rule draw_figures:
+    # One table in, one SVG out, its data beside it.
+    input:
+        cells="results/{backend}/tables/cells.parquet",
+        requests="results/{backend}/tables/requests.parquet",
+        iterations="results/{backend}/tables/iterations.parquet",
+        contrasts="results/{backend}/stats/contrasts.parquet",
+        verdicts="results/{backend}/stats/verdicts.parquet",
+    output:
+        directory("results/{backend}/figures"),
+    log:
+        "results/{backend}/logs/draw_figures.log",
+    conda:
+        "../envs/kvstudy.yaml"
+    params:
+        code=STUDY.code("report", "steps.draw_figures"),
+    shell:
+        "python -m kvstudy.steps.draw_figures --cells {input.cells} --requests {input.requests}"
+        " --iterations {input.iterations} --contrasts {input.contrasts}"
+        " --verdicts {input.verdicts} --out {output} > {log} 2>&1"
+
+
+rule render_report:
+    # The page and the Markdown, from the same numbers.
+    input:
+        study="results/{backend}/study.json",
+        cells="results/{backend}/tables/cells.parquet",
+        requests="results/{backend}/tables/requests.parquet",
+        runs="results/{backend}/tables/runs.json",
+        contrasts="results/{backend}/stats/contrasts.parquet",
+        verdicts="results/{backend}/stats/verdicts.parquet",
+        figures="results/{backend}/figures",
+        templates="report/templates",
+    output:
+        html="results/{backend}/report/index.html",
+        markdown="results/{backend}/report/report.md",
+    log:
+        "results/{backend}/logs/render_report.log",
+    conda:
+        "../envs/kvstudy.yaml"
+    params:
+        spec=STUDY.report_spec,
+        code=STUDY.code("report", "metrics.cards", "steps.render_report"),
+    shell:
+        "python -m kvstudy.steps.render_report --spec {params.spec:q} --study {input.study}"
+        " --cells {input.cells} --requests {input.requests} --runs {input.runs}"
+        " --contrasts {input.contrasts} --verdicts {input.verdicts} --figures {input.figures}"
+        " --templates {input.templates} --html {output.html} --markdown {output.markdown}"
+        " > {log} 2>&1"
