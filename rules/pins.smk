@@ -53,10 +53,12 @@ rule write_lock:
     # Everything that was resolved, in one file that is enough to run again.
     input:
         images=expand(
-            "results/{{backend}}/pins/{engine}.image.json", engine=STUDY.runnable_engines
+            "results/{{backend}}/pins/{engine}.image.json",
+            engine=STUDY.runnable_engines,
         ),
         probes=expand(
-            "results/{{backend}}/pins/{engine}.probe.json", engine=STUDY.runnable_engines
+            "results/{{backend}}/pins/{engine}.probe.json",
+            engine=STUDY.runnable_engines,
         ),
         model="results/{backend}/pins/model.json",
     output:

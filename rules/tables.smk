@@ -6,7 +6,13 @@ rule build_tables:
         cells=expand(
             "results/{{backend}}/cells/{cell}/{file}",
             cell=STUDY.runnable_ids,
-            file=["requests.parquet", "outputs.parquet", "iterations.parquet", "run.json", "check.json"],
+            file=[
+                "requests.parquet",
+                "outputs.parquet",
+                "iterations.parquet",
+                "run.json",
+                "check.json",
+            ],
         ),
         predicted=expand(
             "results/{{backend}}/predicted/{cell}/{file}",

@@ -1,0 +1,176 @@
+"""Iteration records as trtllm-serve's GET /metrics gives them: at most 1,000, each read once."""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from kvstudy.base.units import NS_PER_S, ns_to_ms
+from kvstudy.sim.engine import Step
+
+MOST_RECORDS = 1000
+_GPU_BYTES = 139_586_437_120
+_UNKNOWN_SIZES = (
+    "maxBatchSizeStatic",
+    "maxBatchSizeRuntime",
+    "maxBatchSizeTunerRecommended",
+    "maxNumTokensStatic",
+    "maxNumTokensRuntime",
+    "maxNumTokensTunerRecommended",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What a record says about the pool and the executor besides the step."""
+
+    max_blocks: int
+    block_tokens: int
+    max_active: int
+    has_window_stats: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """The numbers of one delivered step; `end_unix_ns` is when its end was scheduled."""
+
+    iteration: int
+    latency_ns: int
+    end_unix_ns: int
+    joined: int
+    finished: int
+    scheduled: int
+    context_requests: int
+    generation_requests: int
+    paused: int
+    context_tokens: int
+    active: int
+    used_blocks: int
+    free_blocks: int
+    allocated_blocks: int
+
+    @staticmethod
+    def of(step: Step, *, end_unix_ns: int, joined: int, allocated_blocks: int) -> Record:
+        """The record of a step of the simulator core."""
+        return Record(
+            iteration=step.index,
+            latency_ns=step.end_ns - step.start_ns,
+            end_unix_ns=end_unix_ns,
+            joined=joined,
+            finished=len(step.finished),
+            scheduled=step.scheduled,
+            context_requests=step.context_requests,
+            generation_requests=step.generation_requests,
+            paused=len(step.paused),
+            context_tokens=step.context_tokens,
+            active=step.active_requests,
+            used_blocks=step.used_blocks,
+            free_blocks=step.free_blocks,
+            allocated_blocks=allocated_blocks,
+        )
+
+
+class RecordBuffer:
+    """The last records nobody has read yet."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._records: deque[Record] = deque()
+        self.dropped = 0
+
+    def append(self, record: Record) -> None:
+        """Keep one more; the oldest is lost when there are too many."""
+        if len(self._records) == MOST_RECORDS:
+            self._records.popleft()
+            self.dropped += 1
+        self._records.append(record)
+
+    def drain(self) -> list[dict[str, Any]]:
+        """All records nobody has read, oldest first; they are gone afterwards."""
+        shaped = [shape(record, self._pool) for record in self._records]
+        self._records.clear()
+        return shaped
+
+
+def shape(record: Record, pool: Pool) -> dict[str, Any]:
+    """One record as JSON, field by field as in `facts/engines.md` 4.4."""
+    active = min(record.active, pool.max_active)
+    shaped: dict[str, Any] = {
+        "cpuMemUsage": 0,
+        "gpuMemUsage": _GPU_BYTES,
+        "pinnedMemUsage": 0,
+        "iter": record.iteration,
+        "iterLatencyMS": ns_to_ms(record.latency_ns),
+        "timestamp": timestamp(record.end_unix_ns),
+        "numActiveRequests": active,
+        "numNewActiveRequests": record.joined,
+        "numQueuedRequests": record.active - active,
+        "numCompletedRequests": record.finished,
+        "maxNumActiveRequests": pool.max_active,
+        "newActiveRequestsQueueLatencyMS": 0.0,
+        **dict.fromkeys(_UNKNOWN_SIZES, 0),
+        "inflightBatchingStats": {
+            "numScheduledRequests": record.scheduled,
+            "numContextRequests": record.context_requests,
+            "numGenRequests": record.generation_requests,
+            "numPausedRequests": record.paused,
+            "numCtxTokens": record.context_tokens,
+            "microBatchId": 0,
+            "avgNumDecodedTokensPerIter": 0.0,
+        },
+        "kvCacheStats": _cache(record, pool),
+        "staticBatchingStats": None,
+        "specDecodingStats": None,
+    }
+    if pool.has_window_stats:
+        shaped["kvCacheIterationStats"] = _window(record, pool)
+    return shaped
+
+
+def _cache(record: Record, pool: Pool) -> dict[str, Any]:
+    return {
+        "maxNumBlocks": pool.max_blocks,
+        "freeNumBlocks": record.free_blocks,
+        "usedNumBlocks": record.used_blocks,
+        "tokensPerBlock": pool.block_tokens,
+        "allocTotalBlocks": record.allocated_blocks,
+        "allocNewBlocks": record.allocated_blocks,
+        "reusedBlocks": 0,
+        "missedBlocks": 0,
+        "cacheHitRate": 0.0,
+    }
+
+
+def _window(record: Record, pool: Pool) -> dict[str, Any]:
+    return {
+        str(pool.max_blocks * pool.block_tokens): {
+            "primaryMaxNumBlocks": pool.max_blocks,
+            "primaryFreeNumBlocks": record.free_blocks,
+            "primaryUsedNumBlocks": record.used_blocks,
+            "secondaryMaxNumBlocks": 0,
+            "secondaryFreeNumBlocks": 0,
+            "secondaryUsedNumBlocks": 0,
+            "iterReusedBlocks": 0,
+            "iterMissedBlocks": 0,
+            "iterCacheHitRate": 0.0,
+        }
+    }
+
+
+def timestamp(unix_ns: int) -> str:
+    """`MM-DD-YYYY HH:MM:SS.ffffff`, in UTC."""
+    seconds, rest = divmod(unix_ns, NS_PER_S)
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return f"{moment:%m-%d-%Y %H:%M:%S}.{rest // 1000:06d}"
+
+
+def release(version: str) -> tuple[int, int, int, int]:
+    """(major, minor, patch, candidate) of a version; a final release comes after its candidates."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)(?:rc(\d+))?", version)
+    if found is None:
+        return (0, 0, 0, 0)
+    major, minor, patch, candidate = found.groups()
+    return (int(major), int(minor), int(patch), 1 << 16 if candidate is None else int(candidate))

@@ -1,0 +1,123 @@
+"""The container tool, Apptainer or Singularity, whichever is there: found, run, and its argv."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvstudy.base.errors import PinError
+from kvstudy.pins.credentials import scrub, without_secrets
+
+_NAMES = ("apptainer", "singularity")
+_TAIL_LINES = 15
+_LINE_CHARS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Tool:
+    """An installed container tool."""
+
+    name: str
+    path: str
+    version: str
+
+    def record(self) -> dict[str, str]:
+        """What a lock says of it; the path is the site's own affair."""
+        return {"name": self.name, "version": self.version}
+
+    def pull_argv(self, address: str, target: Path, *, plain: bool) -> list[str]:
+        """Pull an image, by digest, into a file that does not exist yet."""
+        return [self.path, "pull", *(["--no-https"] if plain else []), str(target), address]
+
+    def build_argv(self, source: str, target: Path) -> list[str]:
+        """Convert a local image (`oci:FOLDER`, `docker-archive:FILE`) into a file."""
+        return [self.path, "build", str(target), source]
+
+    def exec_argv(self, sif: Path, command: Sequence[str]) -> list[str]:
+        """Run a command in an image, on the CPU, with nothing of the host in it."""
+        return [self.path, "exec", *_CLOSED, str(sif), *command]
+
+
+_CLOSED = ("--cleanenv", "--containall", "--no-home", "--pwd", "/")
+
+
+def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
+    """The tool named by KVSTUDY_APPTAINER, else apptainer, else singularity.
+
+    Raises PinError when there is none on this machine.
+    """
+    named = environ.get("KVSTUDY_APPTAINER")
+    for name in [named] if named else _NAMES:
+        path = shutil.which(name, path=environ.get("PATH"))
+        if path is None:
+            continue
+        result = subprocess.run(
+            [path, "--version"], capture_output=True, text=True, timeout=60, check=False
+        )
+        match = re.search(r"(apptainer|singularity)\S* version (\S+)", result.stdout)
+        if result.returncode == 0 and match:
+            return Tool(match[1], path, match[2])
+    wanted = f"KVSTUDY_APPTAINER={named}" if named else "neither apptainer nor singularity"
+    raise PinError(
+        f"{wanted}: no working container tool on this machine. Load the site's module, set "
+        "KVSTUDY_APPTAINER, or let the rule run in a job on a node that has it (docs/pins.md)"
+    )
+
+
+def tool_environment(
+    tool: Tool, *, cache: Path, temporary: Path, pulls: bool, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """The environment of a run: no hub token, registry login only for a pull, its folders set."""
+    prefix = tool.name.upper()
+    base = without_secrets(environ, keep_registry=pulls)
+    folders = {f"{prefix}_CACHEDIR": str(cache), f"{prefix}_TMPDIR": str(temporary)}
+    return {**folders, **base}
+
+
+def run_tool(
+    argv: Sequence[str], environ: Mapping[str, str], what: str, *, hint: str = "run again"
+) -> None:
+    """Run the tool to its end; raises PinError with the last lines it said.
+
+    The whole process group ends when this process is interrupted.
+    """
+    process = subprocess.Popen(
+        argv,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env=dict(environ),
+        start_new_session=True,
+    )
+    tail: deque[str] = deque(maxlen=_TAIL_LINES)
+    try:
+        if process.stdout is None:
+            raise PinError(f"{what}: cannot read the tool's output")
+        for line in process.stdout:
+            tail.append(line.decode(errors="replace").rstrip()[:_LINE_CHARS])
+        code = process.wait()
+    finally:
+        end_group(process)
+        if process.stdout is not None:
+            process.stdout.close()
+    if code != 0:
+        said = scrub("\n  ".join(tail), environ)
+        raise PinError(f"{what}: {Path(argv[0]).name} ended with {code}; {hint}\n  {said}")
+
+
+def end_group(process: subprocess.Popen[bytes]) -> None:
+    """End a child and everything it started; does nothing when it has ended."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGTERM)
+        try:
+            process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()

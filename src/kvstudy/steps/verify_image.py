@@ -1,0 +1,28 @@
+"""Verify one engine's image: registry digest, pulled manifest, image file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+
+from kvstudy.base.files import write_json
+from kvstudy.pins.image import verify_image
+from kvstudy.pins.spec import EngineSpec, cache_folder
+from kvstudy.steps.run import run
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Write what was verified; raises PinError for an image that is not what the pin says."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--spec", required=True, type=json.loads)
+    parser.add_argument("--cache", type=Path, help="shared image cache; default: KVSTUDY_CACHE")
+    parser.add_argument("--full", action="store_true", help="hash the image file again")
+    parser.add_argument("--out", required=True, type=Path)
+    args = parser.parse_args(argv)
+    spec = EngineSpec.of(args.spec)
+    write_json(args.out, verify_image(spec, cache_folder(args.cache), full=args.full))
+
+
+if __name__ == "__main__":
+    run(main)
