@@ -3,6 +3,8 @@ rule compare_arms:
     input:
         cells="results/{backend}/tables/cells.parquet",
         requests="results/{backend}/tables/requests.parquet",
+        runs="results/{backend}/tables/runs.json",
+        study="results/{backend}/study.json",
         published=STUDY.config.published,
     output:
         contrasts="results/{backend}/stats/contrasts.parquet",
@@ -17,6 +19,7 @@ rule compare_arms:
     shell:
         "python -m kvstudy.steps.compare_arms --spec {params.spec:q} --cells {input.cells}"
         " --requests {input.requests} --published {input.published}"
+        " --runs {input.runs} --study {input.study}"
         " --contrasts {output.contrasts} --verdicts {output.verdicts} > {log} 2>&1"
 
 
@@ -27,7 +30,7 @@ rule draw_figures:
         requests="results/{backend}/tables/requests.parquet",
         iterations="results/{backend}/tables/iterations.parquet",
         contrasts="results/{backend}/stats/contrasts.parquet",
-        verdicts="results/{backend}/stats/verdicts.parquet",
+        published=STUDY.config.published,
     output:
         directory("results/{backend}/figures"),
     log:
@@ -39,7 +42,7 @@ rule draw_figures:
     shell:
         "python -m kvstudy.steps.draw_figures --cells {input.cells} --requests {input.requests}"
         " --iterations {input.iterations} --contrasts {input.contrasts}"
-        " --verdicts {input.verdicts} --out {output} > {log} 2>&1"
+        " --published {input.published} --out {output} > {log} 2>&1"
 
 
 rule render_report:
@@ -52,6 +55,7 @@ rule render_report:
         contrasts="results/{backend}/stats/contrasts.parquet",
         verdicts="results/{backend}/stats/verdicts.parquet",
         figures="results/{backend}/figures",
+        published=STUDY.config.published,
         templates="report/templates",
     output:
         html="results/{backend}/report/index.html",
@@ -67,5 +71,5 @@ rule render_report:
         "python -m kvstudy.steps.render_report --spec {params.spec:q} --study {input.study}"
         " --cells {input.cells} --requests {input.requests} --runs {input.runs}"
         " --contrasts {input.contrasts} --verdicts {input.verdicts} --figures {input.figures}"
-        " --templates {input.templates} --html {output.html} --markdown {output.markdown}"
+        " --published {input.published} --templates {input.templates} --html {output.html} --markdown {output.markdown}"
         " > {log} 2>&1"

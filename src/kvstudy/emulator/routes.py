@@ -138,7 +138,7 @@ def version(parts: Parts) -> str:
     return parts.faults.version or parts.launch.emulation.version
 
 
-def _models(parts: Parts) -> Response:
+def _models(parts: Parts) -> dict[str, Any]:
     server = parts.launch.server
     owner = {Dialect.TRTLLM: "tensorrt_llm", Dialect.VLLM: "vllm", Dialect.SGLANG: "sglang"}
     model: dict[str, Any] = {
@@ -149,7 +149,7 @@ def _models(parts: Parts) -> Response:
     }
     if server.dialect is not Dialect.TRTLLM:
         model |= {"root": server.model, "parent": None, "max_model_len": server.max_seq_len}
-    return JSONResponse({"object": "list", "data": [model]})
+    return {"object": "list", "data": [model]}
 
 
 def summary(parts: Parts) -> dict[str, Any]:

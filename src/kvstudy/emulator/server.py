@@ -108,7 +108,7 @@ async def _serve(
         ws="none",
         loop="asyncio",
         lifespan="off",
-        log_level="critical",
+        log_level="error",
         access_log=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=0,

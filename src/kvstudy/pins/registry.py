@@ -97,7 +97,9 @@ class Registry:
             raise PinError(f"{where}: the registry answered {response.status_code}; try again")
         return response, body
 
-    def _steady(self, url: str, headers: dict[str, str], where: str) -> tuple[httpx.Response, bytes]:
+    def _steady(
+        self, url: str, headers: dict[str, str], where: str
+    ) -> tuple[httpx.Response, bytes]:
         """One answer; connection faults and busy answers are tried again, then a PinError."""
         last = ""
         for attempt in range(_TRIES):
@@ -152,7 +154,9 @@ class Registry:
         try:
             response = self._client.get(url, auth=auth)
         except httpx.HTTPError as error:
-            raise PinError(f"{where}: login at {url.host} failed ({type(error).__name__})") from None
+            raise PinError(
+                f"{where}: login at {url.host} failed ({type(error).__name__})"
+            ) from None
         if response.status_code != httpx.codes.OK or len(response.content) > _TOKEN_BYTES:
             raise PinError(
                 f"{where}: login at {url.host} answered {response.status_code}. Check the stored "

@@ -7,10 +7,14 @@ import re
 import shutil
 import signal
 import subprocess
+import sys
+import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from kvstudy.base.errors import PinError
 from kvstudy.pins.credentials import scrub, without_secrets
@@ -72,7 +76,12 @@ def find_tool(environ: Mapping[str, str] = os.environ) -> Tool:
 
 
 def tool_environment(
-    tool: Tool, *, cache: Path, temporary: Path, pulls: bool, environ: Mapping[str, str] = os.environ
+    tool: Tool,
+    *,
+    cache: Path,
+    temporary: Path,
+    pulls: bool,
+    environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
     """The environment of a run: no hub token, registry login only for a pull, its folders set."""
     prefix = tool.name.upper()
@@ -86,27 +95,26 @@ def run_tool(
 ) -> None:
     """Run the tool to its end; raises PinError with the last lines it said.
 
-    The whole process group ends when this process is interrupted.
+    The whole process group ends when this process is interrupted or told to end.
     """
-    process = subprocess.Popen(
-        argv,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        env=dict(environ),
-        start_new_session=True,
-    )
     tail: deque[str] = deque(maxlen=_TAIL_LINES)
-    try:
-        if process.stdout is None:
-            raise PinError(f"{what}: cannot read the tool's output")
-        for line in process.stdout:
-            tail.append(line.decode(errors="replace").rstrip()[:_LINE_CHARS])
-        code = process.wait()
-    finally:
-        end_group(process)
-        if process.stdout is not None:
-            process.stdout.close()
+    with (
+        _ending_is_an_exit(),
+        subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=dict(environ),
+            start_new_session=True,
+        ) as process,
+    ):
+        try:
+            for line in process.stdout or ():
+                tail.append(line.decode(errors="replace").rstrip()[:_LINE_CHARS])
+            code = process.wait()
+        finally:
+            end_group(process)
     if code != 0:
         said = scrub("\n  ".join(tail), environ)
         raise PinError(f"{what}: {Path(argv[0]).name} ended with {code}; {hint}\n  {said}")
@@ -121,3 +129,20 @@ def end_group(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
+
+
+@contextmanager
+def _ending_is_an_exit() -> Iterator[None]:
+    """Within the block SIGTERM unwinds the stack, so that children and temporary files go too."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def leave(number: int, _frame: FrameType | None) -> None:
+        sys.exit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 from kvstudy.base import files
 from kvstudy.base.errors import DataError
-from kvstudy.report.page import Figure
+from kvstudy.report.page import Figure, Toggle
 
 MANIFEST = "manifest.json"
 
@@ -18,7 +19,11 @@ def write_figures(folder: Path, figures: list[Figure]) -> None:
         files.write_text(folder / f"{figure.name}.svg", figure.svg)
         files.write_bytes(folder / f"{figure.name}.csv", figure.csv)
     fields = ("name", "title", "caption", "alternative", "section", "axes")
-    rows = [{f: getattr(figure, f) for f in fields} | {"arms": [*figure.arms]} for figure in figures]
+    rows = [
+        {name: getattr(figure, name) for name in fields}
+        | {"toggles": [asdict(toggle) for toggle in figure.toggles]}
+        for figure in figures
+    ]
     files.write_json(folder / MANIFEST, {"figures": rows})
 
 
@@ -31,5 +36,6 @@ def read_figures(folder: Path) -> list[Figure]:
         if missing:
             raise DataError(f"{missing[0]}: no such file; draw the figures again")
         svg, csv = paths[0].read_text(encoding="utf-8"), paths[1].read_bytes()
-        figures.append(Figure(**row, svg=svg, csv=csv))
+        toggles = [Toggle(**toggle) for toggle in row["toggles"]]
+        figures.append(Figure(**{**row, "toggles": toggles}, svg=svg, csv=csv))
     return figures

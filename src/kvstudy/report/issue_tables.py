@@ -89,7 +89,7 @@ def claim_for(
     inputs: Inputs, layout: Layout, engine: str, arm: str, column: Column, op: str
 ) -> Claim | None:
     """The published number of a table cell, or of what stands beside it."""
-    for claim in inputs.claims.values():
+    for claim in _nearest_first(inputs, layout):
         of, over = claim.compute.of, claim.compute.over
         if (
             claim.compute.op == op
@@ -100,6 +100,12 @@ def claim_for(
         ):
             return claim
     return None
+
+
+def _nearest_first(inputs: Inputs, layout: Layout) -> list[Claim]:
+    """Claims of the layout's own file before those of other files."""
+    files = sorted(inputs.published, key=lambda file: layout not in file.layouts)
+    return [claim for file in files for claim in file.claims]
 
 
 def _entry(

@@ -20,6 +20,11 @@ class Part:
     kind: str = ""
     note: str = ""
 
+    @property
+    def exact(self) -> str:
+        """The number to eight significant digits, as the page carries it beside its text."""
+        return "" if self.value is None else f"{self.value:.8g}"
+
 
 @dataclass(frozen=True, slots=True)
 class Entry:
@@ -95,6 +100,15 @@ class Table:
 
 
 @dataclass(frozen=True, slots=True)
+class Toggle:
+    """A part of a figure that can be switched off: key in the SVG, words, colour slot."""
+
+    key: str
+    words: str
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
 class Figure:
     """A drawn figure: inline SVG, its words and its data."""
 
@@ -105,7 +119,7 @@ class Figure:
     svg: str
     csv: bytes
     section: str
-    arms: Sequence[str] = ()
+    toggles: Sequence[Toggle] = ()
     axes: str = "[]"
 
     @property

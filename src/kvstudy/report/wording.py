@@ -147,7 +147,7 @@ def _magnitude_sentence(inputs: Inputs, row: Row, source: str) -> str:
     return (
         f"{row['within']}, {row['workload']} at concurrency {row['concurrency']}, {_CLAIM[source]}: "
         f"output throughput under {treatment} is {change(row['ratio'], noise)} "
-        f"{'to' if _is_equal(row) else 'than'} under {baseline}{tail}."
+        f"{'to that' if _is_equal(row) else 'than'} under {baseline}{tail}."
     )
 
 

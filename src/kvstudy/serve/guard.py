@@ -98,13 +98,18 @@ class Guard:
                 return
 
     def _end_server(self) -> None:
-        """SIGTERM to the server, then wait for its end for the grace period."""
+        """SIGTERM to the server, then wait for its end for the grace period.
+
+        Asked a second time, the guard stops waiting.
+        """
         with contextlib.suppress(ProcessLookupError):
             os.kill(self._server, signal.SIGTERM)
         deadline = time.monotonic() + self._grace_s
         while self._server_status is None and (left := deadline - time.monotonic()) > 0:
-            signal.sigtimedwait({signal.SIGCHLD}, min(left, _PARENT_CHECK_S))
+            got = signal.sigtimedwait(_WATCHED, min(left, _PARENT_CHECK_S))
             self._reap()
+            if got is not None and got.si_signo in _STOPPERS:
+                return
 
     def _kill_rest(self) -> int:
         """Kill descendants until there is none; how many outlived the server.
@@ -141,6 +146,7 @@ class Guard:
                     event="exited",
                     exit_code=None if signalled else os.WEXITSTATUS(status),
                     signal=os.WTERMSIG(status) if signalled else None,
+                    at_ns=time.time_ns(),
                 )
 
     def _say(self, **event: Any) -> None:

@@ -77,12 +77,20 @@ KNOWN = (
 )
 
 
-def tail(path: Path, lines: int = 15) -> list[str]:
-    """The last lines of a log, shortened, without control characters; empty if unreadable."""
+def size(path: Path) -> int:
+    """Bytes of a log; 0 where there is none."""
+    return path.stat().st_size if path.is_file() else 0
+
+
+def tail(path: Path, lines: int = 15, *, after: int = 0) -> list[str]:
+    """The last lines of a log after byte `after`, shortened, without control characters.
+
+    Empty if there is nothing to read.
+    """
     try:
         with path.open("rb") as handle:
             handle.seek(0, os.SEEK_END)
-            handle.seek(max(0, handle.tell() - _TAIL_BYTES))
+            handle.seek(max(after, handle.tell() - _TAIL_BYTES))
             text = handle.read().decode("utf-8", errors="replace")
     except OSError:
         return []
@@ -115,11 +123,17 @@ def scrub(path: Path, secrets: Iterable[str]) -> int:
     with path.open("rb") as handle:
         hit = sum(any(needle in line for needle in needles) for line in handle)
     if hit:
-        with replacing(path) as temporary:
-            with path.open("rb") as source, temporary.open("wb") as target:
-                for line in source:
-                    for needle in needles:
-                        line = line.replace(needle, _MASK)  # noqa: PLW2901
-                    target.write(line)
+        with (
+            replacing(path) as temporary,
+            path.open("rb") as source,
+            temporary.open("wb") as target,
+        ):
+            target.writelines(_without(line, needles) for line in source)
         path.chmod(0o600)
     return hit
+
+
+def _without(line: bytes, needles: Iterable[bytes]) -> bytes:
+    for needle in needles:
+        line = line.replace(needle, _MASK)
+    return line

@@ -103,17 +103,21 @@ class Server:
 
     @property
     def log(self) -> str:
+        """What it printed."""
         return self.log_path.read_text(errors="replace")
 
     def get(self, path: str, *, key: str | None = None) -> tuple[int, bytes]:
+        """Status and body of a GET."""
         return self._open(urllib.request.Request(f"http://127.0.0.1:{self.port}{path}"), key)
 
     def get_json(self, path: str) -> Any:
+        """The JSON of a GET that must succeed."""
         status, body = self.get(path)
         assert status == 200, (status, body)
         return json.loads(body)
 
     def post(self, body: Any, *, key: str | None = None) -> tuple[int, bytes]:
+        """Status and body of a completion."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
         return self._open(urllib.request.Request(url, data=data), key)
@@ -129,6 +133,7 @@ class Server:
             return error.code, error.read()
 
     def stop(self) -> int:
+        """SIGTERM; the exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=5)
 
@@ -181,10 +186,12 @@ class Reply:
 
     @property
     def text(self) -> str:
+        """All chunks joined."""
         return "".join(f["choices"][0]["text"] for f in self.frames if f["choices"])
 
     @property
     def chunks(self) -> int:
+        """Frames that carry a choice."""
         return sum(1 for f in self.frames if f["choices"])
 
 
@@ -207,6 +214,7 @@ class Connection:
         self._writer: asyncio.StreamWriter | None = None
 
     async def stream(self, body: dict[str, Any], position: int = 0, *, parse: bool = True) -> Reply:
+        """Send a request and read its stream to the end."""
         if self._reader is None or self._writer is None:
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self.port)
         self._writer.write(request_bytes(self.port, body))
@@ -226,6 +234,7 @@ class Connection:
         return reply
 
     def close(self) -> None:
+        """Close it."""
         if self._writer is not None:
             self._writer.close()
         self._reader = self._writer = None

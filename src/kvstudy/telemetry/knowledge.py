@@ -1,0 +1,6 @@
+"""Placeholder."""
+
+
+def switch_for(adapter: str, version: str) -> str:
+    """."""
+    return ""
