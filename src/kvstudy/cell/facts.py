@@ -31,6 +31,24 @@ def versions() -> dict[str, str]:
     return {"python": platform.python_version(), **{name: version(name) for name in names}}
 
 
+def visible_gpu() -> dict[str, Any] | None:
+    """UUID, name and driver of the first GPU this process may use; None where there is none."""
+    fields = ("uuid", "name", "driver_version", "memory.total")
+    query = ["nvidia-smi", f"--query-gpu={','.join(fields)}", "--format=csv,noheader"]
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[0]
+    if chosen:
+        query.append(f"--id={chosen}")
+    try:
+        done = subprocess.run(query, capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        return None
+    uuid, name, driver, memory = (part.strip() for part in lines[0].split(",", 3))
+    return {"uuid": uuid, "name": name, "driver": driver, "memory": memory}
+
+
 def commit(folder: Path) -> tuple[str | None, bool]:
     """(commit, has uncommitted changes) of the checkout; (None, False) outside one."""
     head = _git(folder, "rev-parse", "HEAD")

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kvstudy.pins.lock import Runtime
-from kvstudy.serve import apptainer
+from kvstudy.pins.runtime import Runtime
 from kvstudy.serve.adapters.emulator import emulate
 from kvstudy.serve.command import build, new_api_key
 from kvstudy.serve.model import EngineSettings, Launch, ServerSettings
@@ -22,6 +21,7 @@ class Place:
     model: Path
     served_name: str
     runtime: Runtime | None
+    scratch: Path
     time_scale: float
     expected: Path | None
 
@@ -71,6 +71,15 @@ def launch_of(values: Mapping[str, Any], place: Place, port: int | None = None) 
             "admission_lag_steps": emulator["admission_lag_steps"],
         }
         return emulate(launch, described, place.time_scale, place.expected, api_key=key)
-    if place.runtime is not None and place.runtime.sif is not None:
-        return apptainer.wrap(launch, place.runtime)
-    return launch
+    return in_image(launch, place)
+
+
+def in_image(launch: Launch, place: Place) -> Launch:
+    """The launch inside the engine's verified image; unchanged on the host."""
+    runtime = place.runtime
+    if runtime is None or runtime.kind != "image":
+        return launch
+    argv = runtime.argv(
+        list(launch.executable), scratch=place.scratch, binds={place.model: str(place.model)}
+    )
+    return replace(launch, executable=tuple(argv), env=runtime.environment(launch.env))

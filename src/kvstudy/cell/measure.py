@@ -17,15 +17,17 @@ from kvstudy.base.errors import CellError
 from kvstudy.base.files import write_json
 from kvstudy.base.store import Attempt
 from kvstudy.base.units import NS_PER_S, ns_to_s
-from kvstudy.cell.facts import host, versions
+from kvstudy.cell.facts import host, versions, visible_gpu
 from kvstudy.cell.launch import Place, launch_of
 from kvstudy.cell.progress import ProgressFile
 from kvstudy.client.model import Limits, Load, Planned, Progress, Target
 from kvstudy.client.phase import PhaseResult, run_phase
+from kvstudy.serve import resolved as resolving
 from kvstudy.serve.lifecycle import Server, serve
 from kvstudy.serve.model import Ended, Ending
-from kvstudy.telemetry.gpu import visible_gpu
-from kvstudy.telemetry.session import Session
+from kvstudy.telemetry.collect import Collected
+from kvstudy.telemetry.poll import Poller, interval_ms
+from kvstudy.telemetry.poll import Target as Endpoint
 
 Row = dict[str, Any]
 STOP_GRACE_S = 60.0
@@ -47,11 +49,10 @@ class Job:
 class _Outcome:
     """What one server life gave."""
 
-    clock: StudyClock
     warmup: PhaseResult | None
     measured: PhaseResult
-    session: Session
-    resolved: Row
+    telemetry: Collected
+    resolved: resolving.Resolved
     emulator: Row | None
     marks_ns: dict[str, int]
 
@@ -89,39 +90,63 @@ async def measure(job: Job, attempt: Attempt, progress: ProgressFile) -> Row:
 async def _use(job: Job, server: Server, attempt: Attempt, progress: ProgressFile) -> _Outcome:
     values = job.values
     clock = StudyClock(scale=job.place.time_scale)
-    session = Session.of(server, values, clock, attempt.folder)
-    resolved = await session.resolved()
-    if resolved["mismatches"]:
-        raise CellError(
-            "server_config",
-            f"{values['cell_id']}: the server resolved another configuration than declared: "
-            + "; ".join(resolved["mismatches"]),
-        )
-    target = Target(
+    resolved = await _resolved(values["cell_id"], server)
+    marks_ns = {"ready": time.time_ns()}
+    poller = Poller(
+        _endpoint(server, values),
+        clock,
+        attempt.folder / "telemetry.jsonl",
+        interval_ms=interval_ms(values["telemetry"]["interval_ms"], clock.scale),
+    )
+    async with poller:
+        warm = await _phase(job, "warmup", clock, attempt, progress, server)
+        marks_ns["measuring"] = time.time_ns()
+        measured = await _phase(job, "measured", clock, attempt, progress, server)
+        marks_ns["measured"] = time.time_ns()
+        telemetry = await poller.stop()
+    assert measured is not None  # noqa: S101 - a workload has measured requests
+    summary = await _summary(server) if values["backend"] == "emulated" else None
+    return _Outcome(warm, measured, telemetry, resolved, summary, marks_ns)
+
+
+async def _resolved(cell_id: str, server: Server) -> resolving.Resolved:
+    """What the server says it is; raises CellError where that is not what was declared."""
+    found = await resolving.read(server.launch, server.log_text())
+    problems = resolving.mismatches(server.launch.expectations, found)
+    if problems:
+        raise CellError("server_config", f"{cell_id}: {'; '.join(problems)}; not measured")
+    return found
+
+
+def _endpoint(server: Server, values: Row) -> Endpoint:
+    routes = server.launch.routes
+    on = values["telemetry"]["enabled"]
+    return Endpoint(
+        url=server.url,
+        path=routes.metrics_path if on else None,
+        kind=routes.metrics_kind.value if on else "none",
+        adapter=server.launch.adapter,
+        version=values["engine"]["version"],
+        headers=server.headers,
+        block_tokens=values["server"]["kv_pool"]["block_tokens"],
+        perf_metrics_path=routes.perf_metrics_path if on else None,
+    )
+
+
+def _target(server: Server) -> Target:
+    llama = server.launch.adapter == "llamacpp"
+    return Target(
         base_url=server.url,
         model=server.launch.expectations.served_model,
         api_key=server.launch.api_key,
-        promises_done=True,
-        extra_body=session.extra_body,
+        # llama.cpp reuses a slot's cache unless it is told not to, whatever the server's flags.
+        extra_body={"cache_prompt": False} if llama else {},
     )
-    await session.start()
-    marks_ns = {"ready": time.time_ns()}
-    try:
-        warm = await _phase(job, "warmup", target, clock, attempt, progress, server)
-        marks_ns["measuring"] = time.time_ns()
-        measured = await _phase(job, "measured", target, clock, attempt, progress, server)
-        marks_ns["measured"] = time.time_ns()
-    finally:
-        await session.stop()
-    assert measured is not None  # noqa: S101 - a workload has measured requests
-    summary = await _summary(server) if values["backend"] == "emulated" else None
-    return _Outcome(clock, warm, measured, session, resolved, summary, marks_ns)
 
 
 async def _phase(
     job: Job,
     phase: str,
-    target: Target,
     clock: StudyClock,
     attempt: Attempt,
     progress: ProgressFile,
@@ -142,7 +167,7 @@ async def _phase(
 
     load = asyncio.ensure_future(
         run_phase(
-            target,
+            _target(server),
             [_planned(row) for row in rows],
             Load(concurrency=lanes),
             _limits(values),
@@ -224,9 +249,9 @@ def _facts(job: Job, attempt: Attempt, server: Server, ended: Ended, outcome: _O
         "argv": list(server.launch.argv),
         "env": server.launch.public_env,
         "files": server.launch.files,
-        "resolved": outcome.resolved["values"],
-        "mismatches": outcome.resolved["mismatches"],
-        "excerpts": outcome.resolved["excerpts"],
+        "resolved": outcome.resolved.as_json(),
+        "mismatches": [],
+        "unstated": resolving.unstated(server.launch.expectations, outcome.resolved),
         "versions": {**versions(), "engine": server.version},
         "host": host(),
         "gpu": gpu,
@@ -241,7 +266,7 @@ def _facts(job: Job, attempt: Attempt, server: Server, ended: Ended, outcome: _O
         "phases_s": phases_s,
         "audit": asdict(outcome.measured.audit),
         "warmup_audit": asdict(outcome.warmup.audit) if outcome.warmup else None,
-        "telemetry": outcome.session.facts(),
+        "telemetry": outcome.telemetry.as_json(),
         "emulator": outcome.emulator,
         "reasons": _reasons(outcome),
     }
@@ -253,7 +278,7 @@ def _write(attempt: Attempt, outcome: _Outcome, facts: Row) -> None:
     tables.write(folder / "outputs.parquet", outcome.measured.texts, tables.OUTPUTS)
     if outcome.warmup is not None:
         tables.write(folder / "warmup.parquet", outcome.warmup.rows, tables.CLIENT_REQUESTS)
-    iterations = outcome.session.rows()
+    iterations = outcome.telemetry.rows
     tables.write(folder / "iterations.parquet", iterations, tables.CELL_ITERATIONS)
     write_json(folder / "run.json", facts)
     # The journal kept the rows of a running cell; the table holds them all now.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from kvstudy.client.http1 import Body, FramingError, Head, HeadReader, OpenBody, body_of
 from kvstudy.client.recording import Ending, Recording
@@ -25,9 +24,7 @@ class Exchange:
 
     __slots__ = ("connection", "done", "enough", "head", "recording")
 
-    def __init__(
-        self, recording: Recording, enough: Callable[[bytes], bool] | None = None
-    ) -> None:
+    def __init__(self, recording: Recording, enough: Callable[[bytes], bool] | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.recording = recording
         self.enough = enough
@@ -156,6 +153,4 @@ class Connection(asyncio.Protocol):
     async def closed(self) -> None:
         """Drop the connection and wait until the loop has let go of its socket."""
         self.abort()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                await self.lost
+        await asyncio.wait({self.lost}, timeout=1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
@@ -15,9 +16,17 @@ from typing import Any
 from kvstudy.base.clock import StudyClock
 from kvstudy.base.digest import sha256_text
 from kvstudy.base.units import ms_to_ns
-from kvstudy.client.events import Frame, Usage, error_of, read_event, read_json, shorten, well_formed
+from kvstudy.client.events import (
+    Frame,
+    Usage,
+    error_of,
+    read_event,
+    read_json,
+    shorten,
+    well_formed,
+)
 from kvstudy.client.recording import Ending, Recording
-from kvstudy.client.sse import EventParser
+from kvstudy.client.sse import Event, EventParser
 
 Row = dict[str, Any]
 _SERVER_GAVE_UP = ("abort", "error")
@@ -57,12 +66,17 @@ class _Stream:
     finish_reason: str | None = None
     error: str | None = None
     done: bool = False
-    _last_read_ns: int | None = None
 
-    def take(self, at_ns: int, frame: Frame) -> None:
-        """Add one event; nothing counts after [DONE]."""
-        if self.done:
-            return
+    def read(self, at_ns: int, events: list[Event]) -> None:
+        """Add the events of one read."""
+        before = len(self.chunk_ns)
+        for event in events:
+            if self.done:
+                break  # nothing counts after [DONE]
+            self._take(at_ns, read_event(event))
+        self.reads += len(self.chunk_ns) > before
+
+    def _take(self, at_ns: int, frame: Frame) -> None:
         self.done = frame.done
         self.error = self.error or frame.error
         self.usage = frame.usage or self.usage
@@ -94,7 +108,7 @@ def row_of(facts: Facts, recording: Recording, reading: Reading) -> tuple[Row, s
         "output_cap_tokens": facts.output_cap_tokens,
         "chunk_count": len(stream.chunk_ns),
         "empty_chunk_count": stream.empty,
-        "read_count": None if recording.status is None else len(set(stream.chunk_ns)),
+        "read_count": None if recording.status is None else stream.reads,
         "server_input_tokens": usage.prompt_tokens,
         "cached_tokens": usage.cached_tokens,
         "usage_tokens": usage.completion_tokens,
@@ -144,16 +158,14 @@ def _read(recording: Recording) -> _Stream:
     try:
         for at_ns, piece in _decoded(recording):
             last_ns = at_ns
-            for event in parser.feed(piece):
-                stream.take(at_ns, read_event(event))
+            stream.read(at_ns, parser.feed(piece))
     except _UndecodableError as error:
         stream.error = stream.error or str(error)
         return stream
-    # The last event may lack its blank line. Cut off in the middle it is no event.
-    for event in parser.finish():
-        frame = read_event(event)
-        if frame.error is None or error_of(read_json(event.data) or {}):
-            stream.take(last_ns, frame)
+    # The last event may lack its blank line; cut off in the middle it is no event.
+    rest = parser.finish()
+    if all(event.data.strip() == DONE or read_json(event.data) is not None for event in rest):
+        stream.read(last_ns, rest)
     return stream
 
 
@@ -219,13 +231,26 @@ def _decoded(recording: Recording) -> Iterator[tuple[int, bytes]]:
         raise _UndecodableError(f"content encoding {shorten(coding.encode())} was not asked for")
     inflate = zlib.decompressobj(wbits=47)
     for at_ns, piece in recording.reads():
-        plain = b""
-        try:
-            while piece:
-                if inflate.eof:
-                    inflate = zlib.decompressobj(wbits=47)
+        plain, broken = b"", None
+        while piece:
+            if inflate.eof:
+                inflate = zlib.decompressobj(wbits=47)
+            before = inflate.copy()
+            try:
                 plain += inflate.decompress(piece)
-                piece = inflate.unused_data
-        except zlib.error as error:
-            raise _UndecodableError(f"content encoding {coding}: {error}") from error
+            except zlib.error as error:
+                plain, broken = plain + _before_error(before, piece), error
+                break
+            piece = inflate.unused_data
         yield at_ns, plain
+        if broken is not None:
+            raise _UndecodableError(f"content encoding {coding}: {broken}")
+
+
+def _before_error(inflate: zlib._Decompress, piece: bytes) -> bytes:
+    """What a damaged piece gives before its damage, so that it does not matter how it was cut."""
+    plain = b""
+    with suppress(zlib.error):
+        for at in range(len(piece)):
+            plain += inflate.decompress(piece[at : at + 1])
+    return plain

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections import deque
 from dataclasses import dataclass
@@ -74,11 +75,12 @@ class Record:
 
 
 class RecordBuffer:
-    """The last records nobody has read yet."""
+    """The last records nobody has read, ready to be sent: a read must not hold up the engine."""
 
     def __init__(self, pool: Pool) -> None:
-        self._pool = pool
-        self._records: deque[Record] = deque()
+        self._template = _template(pool)
+        self._max_active = pool.max_active
+        self._records: deque[bytes] = deque()
         self.dropped = 0
 
     def append(self, record: Record) -> None:
@@ -86,70 +88,91 @@ class RecordBuffer:
         if len(self._records) == MOST_RECORDS:
             self._records.popleft()
             self.dropped += 1
-        self._records.append(record)
+        active = min(record.active, self._max_active)
+        self._records.append(
+            self._template
+            % {
+                b"iteration": record.iteration,
+                b"latency_ms": ns_to_ms(record.latency_ns),
+                b"timestamp": timestamp(record.end_unix_ns).encode(),
+                b"active": active,
+                b"queued": record.active - active,
+                b"joined": record.joined,
+                b"finished": record.finished,
+                b"scheduled": record.scheduled,
+                b"context_requests": record.context_requests,
+                b"generation_requests": record.generation_requests,
+                b"paused": record.paused,
+                b"context_tokens": record.context_tokens,
+                b"used_blocks": record.used_blocks,
+                b"free_blocks": record.free_blocks,
+                b"allocated_blocks": record.allocated_blocks,
+            }
+        )
 
-    def drain(self) -> list[dict[str, Any]]:
-        """All records nobody has read, oldest first; they are gone afterwards."""
-        shaped = [shape(record, self._pool) for record in self._records]
+    def drain(self) -> bytes:
+        """All records nobody has read as a JSON list, oldest first; they are gone afterwards."""
+        drained = b"[" + b",".join(self._records) + b"]"
         self._records.clear()
-        return shaped
+        return drained
 
 
-def shape(record: Record, pool: Pool) -> dict[str, Any]:
-    """One record as JSON, field by field as in `facts/engines.md` 4.4."""
-    active = min(record.active, pool.max_active)
+def _template(pool: Pool) -> bytes:
+    """One record as JSON with places for its values, field by field as `facts/engines.md` 4.4."""
+    batch = {
+        "numScheduledRequests": "<scheduled>",
+        "numContextRequests": "<context_requests>",
+        "numGenRequests": "<generation_requests>",
+        "numPausedRequests": "<paused>",
+        "numCtxTokens": "<context_tokens>",
+        "microBatchId": 0,
+        "avgNumDecodedTokensPerIter": 0.0,
+    }
     shaped: dict[str, Any] = {
         "cpuMemUsage": 0,
         "gpuMemUsage": _GPU_BYTES,
         "pinnedMemUsage": 0,
-        "iter": record.iteration,
-        "iterLatencyMS": ns_to_ms(record.latency_ns),
-        "timestamp": timestamp(record.end_unix_ns),
-        "numActiveRequests": active,
-        "numNewActiveRequests": record.joined,
-        "numQueuedRequests": record.active - active,
-        "numCompletedRequests": record.finished,
+        "iter": "<iteration>",
+        "iterLatencyMS": "<latency_ms>",
+        "timestamp": "%(timestamp)b",
+        "numActiveRequests": "<active>",
+        "numNewActiveRequests": "<joined>",
+        "numQueuedRequests": "<queued>",
+        "numCompletedRequests": "<finished>",
         "maxNumActiveRequests": pool.max_active,
         "newActiveRequestsQueueLatencyMS": 0.0,
         **dict.fromkeys(_UNKNOWN_SIZES, 0),
-        "inflightBatchingStats": {
-            "numScheduledRequests": record.scheduled,
-            "numContextRequests": record.context_requests,
-            "numGenRequests": record.generation_requests,
-            "numPausedRequests": record.paused,
-            "numCtxTokens": record.context_tokens,
-            "microBatchId": 0,
-            "avgNumDecodedTokensPerIter": 0.0,
-        },
-        "kvCacheStats": _cache(record, pool),
+        "inflightBatchingStats": batch,
+        "kvCacheStats": _cache(pool),
         "staticBatchingStats": None,
         "specDecodingStats": None,
     }
     if pool.has_window_stats:
-        shaped["kvCacheIterationStats"] = _window(record, pool)
-    return shaped
+        shaped["kvCacheIterationStats"] = _window(pool)
+    text = json.dumps(shaped, separators=(",", ":"))
+    return re.sub(r'"<(\w+)>"', r"%(\1)a", text).encode()
 
 
-def _cache(record: Record, pool: Pool) -> dict[str, Any]:
+def _cache(pool: Pool) -> dict[str, Any]:
     return {
         "maxNumBlocks": pool.max_blocks,
-        "freeNumBlocks": record.free_blocks,
-        "usedNumBlocks": record.used_blocks,
+        "freeNumBlocks": "<free_blocks>",
+        "usedNumBlocks": "<used_blocks>",
         "tokensPerBlock": pool.block_tokens,
-        "allocTotalBlocks": record.allocated_blocks,
-        "allocNewBlocks": record.allocated_blocks,
+        "allocTotalBlocks": "<allocated_blocks>",
+        "allocNewBlocks": "<allocated_blocks>",
         "reusedBlocks": 0,
         "missedBlocks": 0,
         "cacheHitRate": 0.0,
     }
 
 
-def _window(record: Record, pool: Pool) -> dict[str, Any]:
+def _window(pool: Pool) -> dict[str, Any]:
     return {
         str(pool.max_blocks * pool.block_tokens): {
             "primaryMaxNumBlocks": pool.max_blocks,
-            "primaryFreeNumBlocks": record.free_blocks,
-            "primaryUsedNumBlocks": record.used_blocks,
+            "primaryFreeNumBlocks": "<free_blocks>",
+            "primaryUsedNumBlocks": "<used_blocks>",
             "secondaryMaxNumBlocks": 0,
             "secondaryFreeNumBlocks": 0,
             "secondaryUsedNumBlocks": 0,

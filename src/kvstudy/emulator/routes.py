@@ -183,12 +183,11 @@ def _metrics(parts: Parts, honest: Callable[[], Response]) -> Callable[[Request]
 
 
 def _records(parts: Parts) -> Response:
-    records = parts.observer.records.drain()
+    drained = parts.observer.records.drain()
     if parts.faults.metrics == "lying":
-        for record in records:
-            record["inflightBatchingStats"]["numPausedRequests"] = -1
-            record["kvCacheStats"]["usedNumBlocks"] = 1 << 40
-    return JSONResponse(records)
+        drained = drained.replace(b'"numPausedRequests":', b'"numPausedRequests":-1')
+        drained = drained.replace(b'"usedNumBlocks":', b'"usedNumBlocks":1234567')
+    return Response(drained, media_type="application/json")
 
 
 def _sglang_info(parts: Parts) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Basic
     """Credentials for a registry host, or None to ask without.
 
     Looks where Apptainer does: its environment variables, then the login files that
-    `apptainer registry login`, `docker login` and `podman login` write. Helpers are not run.
+    `apptainer registry login` and `docker login` write. Credential helpers are not run.
     """
     for prefix in ("APPTAINER", "SINGULARITY"):
         user = environ.get(f"{prefix}_DOCKER_USERNAME")
@@ -72,15 +72,11 @@ def without_secrets(environ: Mapping[str, str], *, keep_registry: bool) -> dict[
 
 
 def _login_files(environ: Mapping[str, str]) -> Iterator[Path]:
-    if named := environ.get("REGISTRY_AUTH_FILE"):
-        yield Path(named)
     home = Path(environ.get("HOME", "/nonexistent"))
     yield home / ".apptainer" / "docker-config.json"
     yield home / ".singularity" / "docker-config.json"
     docker = environ.get("DOCKER_CONFIG")
     yield (Path(docker) if docker else home / ".docker") / "config.json"
-    if runtime := environ.get("XDG_RUNTIME_DIR"):
-        yield Path(runtime) / "containers" / "auth.json"
 
 
 def _from_file(path: Path, host: str) -> Basic | None:

@@ -12,7 +12,18 @@ from typing import Any
 
 from kvstudy.base.digest import sha256_json
 from kvstudy.base.errors import PinError
+from kvstudy.pins.runtime import Runtime, ready_runtime, runtime_for
 from kvstudy.pins.spec import Document
+
+__all__ = [
+    "LOCK_VERSION",
+    "Runtime",
+    "engine_digest",
+    "lock_digest",
+    "lock_of",
+    "ready_runtime",
+    "runtime_for",
+]
 
 LOCK_VERSION = 1
 
@@ -25,6 +36,7 @@ _IMAGE_IDENTITY = (
     "manifest_digest",
     "config_digest",
     "layers",
+    "gated_sif_sha256",
     "executable_sha256",
 )
 _MODEL_IDENTITY = ("backend", "repo", "revision", "files")

@@ -37,7 +37,11 @@ class ImageStore:
     def record(self, digest: str) -> Document | None:
         """What is known of a complete image; None when there is none."""
         path = self._record(digest)
-        return read_json(path) if path.is_file() and self.sif(digest).is_file() else None
+        if not path.is_file() or not self.sif(digest).is_file():
+            return None
+        record: Document = read_json(path)
+        record["place"]["path"] = str(self.sif(digest))
+        return record
 
     @contextmanager
     def locked(self, digest: str) -> Iterator[None]:

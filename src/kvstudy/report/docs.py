@@ -25,8 +25,8 @@ def metrics_page() -> str:
         _PRINTED,
         "",
         "All times are the client's, on one monotonic clock per cell, in study time.",
-        "Percentiles are by linear interpolation between order statistics, over the requests of one "
-        "cell; the mean of the repeats stands beside them.",
+        "Percentiles are by linear interpolation between order statistics, over the requests of "
+        "one cell; the mean of the repeats stands beside them.",
         "An undefined value is null, never zero.",
     ]
     for card in CARDS:

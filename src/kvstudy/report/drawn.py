@@ -18,7 +18,7 @@ def write_figures(folder: Path, figures: list[Figure]) -> None:
     for figure in figures:
         files.write_text(folder / f"{figure.name}.svg", figure.svg)
         files.write_bytes(folder / f"{figure.name}.csv", figure.csv)
-    fields = ("name", "title", "caption", "alternative", "section", "axes")
+    fields = ("name", "title", "caption", "alternative", "section", "axes", "folded")
     rows = [
         {name: getattr(figure, name) for name in fields}
         | {"toggles": [asdict(toggle) for toggle in figure.toggles]}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from kvstudy.report import effect_figures, latency_figures, server_figures
 from kvstudy.report.frames import Frames
 from kvstudy.report.page import Figure
@@ -20,7 +22,11 @@ _WHOLE = (
 
 
 def draw_all(frames: Frames) -> list[Figure]:
-    """Every figure for which there is data."""
+    """Every figure for which there is data; those of later workloads fold on the page."""
     drawn = [draw(frames) for draw in _WHOLE]
-    drawn += [draw(frames, *group) for group in frames.groups() for draw in _PER_GROUP]
+    groups = list(frames.groups())
+    for group in groups:
+        first = group[0] == groups[0][0]
+        found = [draw(frames, *group) for draw in _PER_GROUP]
+        drawn += [figure and replace(figure, folded=not first) for figure in found]
     return [figure for figure in drawn if figure is not None]

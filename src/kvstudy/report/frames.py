@@ -50,7 +50,9 @@ class CellRows:
     def chunk_times(self) -> list[Reals]:
         """Chunk times per request in s since the window's start."""
         lists = self.requests["chunk_ns"].to_pylist()
-        return [(np.asarray(chunks, dtype=np.float64) - self.start_ns) / NS_PER_S for chunks in lists]
+        return [
+            (np.asarray(chunks, dtype=np.float64) - self.start_ns) / NS_PER_S for chunks in lists
+        ]
 
 
 @dataclass(frozen=True)

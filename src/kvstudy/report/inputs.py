@@ -85,9 +85,7 @@ class Inputs:
         """How the report names an arm."""
         return self.arm_names.get(name, name)
 
-    def contrast(
-        self, metric: str, source: str, **keys: Any
-    ) -> Row | None:
+    def contrast(self, metric: str, source: str, **keys: Any) -> Row | None:
         """The contrast row of a metric; None where there is none."""
         for row in self.contrasts:
             if row["metric"] == metric and row["source"] == source:

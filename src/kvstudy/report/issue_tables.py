@@ -51,7 +51,9 @@ def _table(inputs: Inputs, layout: Layout, engine: str) -> Table:
     rows = []
     for arm, words in layout.arms.items():
         for source in ("published", *inputs.run_sources):
-            line = [_entry(inputs, layout, engine, arm, column, source) for column in layout.columns]
+            line = [
+                _entry(inputs, layout, engine, arm, column, source) for column in layout.columns
+            ]
             rows.append([entry(words), entry(_row_name(inputs, source), kind=source), *line])
     repeats = {row["repeat"] for arm in layout.arms for row in _cells(inputs, layout, engine, arm)}
     return Table(
@@ -140,9 +142,7 @@ def _part(
     verdict = inputs.verdict_of.get((claim.id, source)) if claim else None
     mark, kind = MARKS.get(verdict["verdict"], ("", "")) if verdict else ("", "")
     note = f"{verdict['verdict'].replace('_', ' ')} ({verdict['basis']})" if verdict else ""
-    return Part(
-        f"{text} {mark}".strip(), value, claim.id if claim else None, source, kind, note
-    )
+    return Part(f"{text} {mark}".strip(), value, claim.id if claim else None, source, kind, note)
 
 
 def _value(

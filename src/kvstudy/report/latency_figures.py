@@ -57,7 +57,9 @@ def pooled(cells: Sequence[CellRows], column: str) -> Reals:
 def ecdf(frames: Frames, workload: str, concurrency: int, engine: str, arms: list[str]) -> Figure:
     """Empirical distributions of TTFT, TPOT and e2e per arm; the prediction dashed."""
     with style():
-        made = drawing(slug("ecdf", workload, f"c{concurrency}", engine), "latency", 1, 3, height=3.3)
+        made = drawing(
+            slug("ecdf", workload, f"c{concurrency}", engine), "latency", 1, 3, height=3.3
+        )
         seen: list[str] = []
         for slot, arm in enumerate(arms):
             for source in frames.sources:
@@ -108,7 +110,7 @@ def _ecdf_lines(
             share,
             color=SERIES[slot],
             linestyle="-" if own else ":",
-            linewidth=1.8 if own else 1.2,
+            linewidth=(1.5 if slot else 3.0) if own else 1.2,
             gid=made.gid(arm, frames.arm(arm), slot),
         )
         made.add({"metric": words, "unit": unit, "arm": arm, "source": source,
@@ -121,7 +123,9 @@ def _ecdf_words(cells: Sequence[CellRows], arm: str) -> str:
         values = list(pooled(cells, column) / per)
         p50, p99 = percentile(values, 50), percentile(values, 99)
         steps = significant(p50), significant(p99)
-        parts.append(f"{words} p50 {number(p50, steps[0])} {unit}, p99 {number(p99, steps[1])} {unit}")
+        parts.append(
+            f"{words} p50 {number(p50, steps[0])} {unit}, p99 {number(p99, steps[1])} {unit}"
+        )
     return f"{arm}: {'; '.join(parts)}."
 
 
@@ -173,7 +177,9 @@ def tpot_by_order(
         if axes.dataLim.y0 > 0 and axes.dataLim.y1 > 4 * axes.dataLim.y0:
             axes.set_yscale("log")
             plain_log_ticks(axes.yaxis, *axes.get_ylim())
-        legend(made, {frames.arm(a): {"color": SERIES[i], "linewidth": 4} for i, a in enumerate(arms)})
+        legend(
+            made, {frames.arm(a): {"color": SERIES[i], "linewidth": 4} for i, a in enumerate(arms)}
+        )
         return finish(
             made,
             title=f"TPOT against submission order, {workload} on {engine}",

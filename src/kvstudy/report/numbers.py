@@ -87,7 +87,10 @@ def facts(inputs: Inputs) -> list[tuple[str, str]]:
         ("Numbers", f"{inputs.backend}, with a prediction beside every cell"),
         ("Cells", f"{len(done)} of {len(run)} ran, {len(valid)} valid; {requests:,} requests"),
         ("Workloads", "; ".join(_workload(n, w) for n, w in config["workloads"].items())),
-        ("KV pool", f"{pool['tokens']:,} tokens of {pool['dtype']}, {pool['block_tokens']} a block"),
+        (
+            "KV pool",
+            f"{pool['tokens']:,} tokens of {pool['dtype']}, {pool['block_tokens']} a block",
+        ),
         ("GPU", listing(gpus) if gpus else "none: " + _no_gpu(inputs)),
         ("Host", listing(nodes) if nodes else "not recorded"),
         ("When", _when(inputs)),

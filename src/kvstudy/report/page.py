@@ -51,9 +51,7 @@ class Entry:
 def entry(text: object = "", value: float | None = None, **rest: str | None) -> Entry:
     """A cell with one part."""
     given = {key: text or "" for key, text in rest.items() if key in ("kind", "note")}
-    return Entry(
-        (Part(str(text), value, rest.get("claim"), rest.get("source"), **given),)
-    )
+    return Entry((Part(str(text), value, rest.get("claim"), rest.get("source"), **given),))
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +119,7 @@ class Figure:
     section: str
     toggles: Sequence[Toggle] = ()
     axes: str = "[]"
+    folded: bool = False
 
     @property
     def csv_uri(self) -> str:

@@ -23,9 +23,7 @@ def environment_tables(inputs: Inputs) -> list[Table]:
         by_engine.setdefault(run["engine"], []).append(run)
     if not by_engine:
         return []
-    flat = {
-        engine: [flatten(_facts(run)) for run in runs] for engine, runs in by_engine.items()
-    }
+    flat = {engine: [flatten(_facts(run)) for run in runs] for engine, runs in by_engine.items()}
     keys = list(dict.fromkeys(k for runs in flat.values() for run in runs for k in run))
     rows = []
     for key in keys:
@@ -36,7 +34,7 @@ def environment_tables(inputs: Inputs) -> list[Table]:
     return [
         Table(
             id="environment",
-            title="Environment",
+            title="Software, hosts, GPUs and pins",
             heads=heads,
             rows=rows,
             provenance=f"recorded by the run, {inputs.backend}",
@@ -71,7 +69,9 @@ def run_table(inputs: Inputs) -> list[Table]:
 def _shown(value: Any) -> str:
     if value is None:
         return "none"
-    return {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return (
+        {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    )
 
 
 def resolved_tables(inputs: Inputs) -> list[Table]:
@@ -86,10 +86,14 @@ def resolved_tables(inputs: Inputs) -> list[Table]:
         flat = {k: [_resolved(run) for run in runs] for k, runs in sides.items()}
         keys = list(dict.fromkeys(key for runs in flat.values() for run in runs for key in run))
         heads = [Head("setting", numeric=False)]
-        heads += [Head(f"{workload}, {inputs.arm(arm)}", numeric=False) for _, arm, workload in sides]
+        heads += [
+            Head(f"{workload}, {inputs.arm(arm)}", numeric=False) for _, arm, workload in sides
+        ]
         rows = []
         for key in keys:
-            cells = [_distinct([run.get(key) for run in runs]) or "not said" for runs in flat.values()]
+            cells = [
+                _distinct([run.get(key) for run in runs]) or "not said" for runs in flat.values()
+            ]
             kind = "differ" if len(set(cells)) > 1 else ""
             rows.append([entry(key), *(entry(cell, kind=kind) for cell in cells)])
         if rows:

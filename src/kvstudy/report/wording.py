@@ -13,6 +13,8 @@ from kvstudy.stats.data import Row, metric
 
 _EQUAL = 0.0005
 """Below this share two values print alike at one decimal of a percent."""
+LOSS = 0.1
+"""A loss of throughput that is worth calling a cliff."""
 NOTEWORTHY = 0.01
 """Without a noise floor, a smaller change is not called a gain."""
 
@@ -111,16 +113,73 @@ def main_contrast(inputs: Inputs, metric_name: str, source: str) -> list[Row]:
 
 
 def magnitude(inputs: Inputs) -> list[str]:
-    """One sentence per workload and engine of the main contrast, then what it rests on."""
+    """The effect's size by engine and workload, largest first, then what it rests on."""
     source = _best_source(inputs)
-    sentences = []
-    for row in main_contrast(inputs, "output_tok_per_s", source):
-        sentences.append(_magnitude_sentence(inputs, row, source))
-    if not sentences:
+    rows = [r for r in main_contrast(inputs, "output_tok_per_s", source) if r["ratio"] is not None]
+    if not rows:
         return ["This study has no valid pair of policies to compare."]
+    rows.sort(key=lambda row: -abs(math.log(row["ratio"])))
+    treatment, baseline = inputs.arm(rows[0]["treatment"]), inputs.arm(rows[0]["baseline"])
+    sentences = [_lead(rows)]
+    sentences += [
+        f"{words} on {listing(engines)}: {effect}."
+        for (words, effect), engines in _alike(inputs, rows, source).items()
+    ]
+    sentences[1] = f"{treatment} against {baseline}, {_CLAIM[source]}: {sentences[1]}"
     if source != "measured":
         sentences.append(_assumptions(inputs, source))
     return sentences
+
+
+def _lead(rows: Sequence[Row]) -> str:
+    """Is the largest loss a matter of the engine's version?"""
+    worst = min(rows, key=lambda row: float(row["ratio"]))
+    place = f"{worst['workload']} at concurrency {worst['concurrency']}"
+    if worst["ratio"] > 1 - LOSS:
+        return f"No loss of throughput above {number(100 * LOSS)} % is seen in this study."
+    others = [
+        row
+        for row in rows
+        if (row["workload"], row["concurrency"]) == (worst["workload"], worst["concurrency"])
+        and row["within"] != worst["within"]
+    ]
+    spared = [row["within"] for row in others if row["ratio"] > 1 - LOSS / 2]
+    if spared and len(spared) == len(others):
+        return (
+            f"It is a matter of the version: on {place}, {worst['within']} loses "
+            f"{number(100 * (1 - worst['ratio']), 0.1)} % and {listing(spared)} does not."
+        )
+    if others:
+        return f"On {place}, more than one version loses throughput."
+    return f"On {place}, {worst['within']} loses throughput; no other version is here to compare."
+
+
+def _alike(
+    inputs: Inputs, rows: Sequence[Row], source: str
+) -> dict[tuple[str, str], list[str]]:
+    """Workload and effect in words to the engines for which both read the same."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for row in rows:
+        key = (f"{row['workload']} at concurrency {row['concurrency']}", _effect(inputs, row, source))
+        found.setdefault(key, []).append(row["within"])
+    return found
+
+
+def _effect(inputs: Inputs, row: Row, source: str) -> str:
+    noise = row["noise_ratio"] if source != "predicted" else None
+    parts = [f"throughput {change(row['ratio'], noise)}"]
+    for name, words in (("tpot_p99_ms", "TPOT p99"), ("e2e_p99_s", "e2e p99")):
+        other = _beside(inputs, row, name)
+        if other is not None:
+            parts.append(f"{words} {times(other)}")
+    return ", ".join(parts)
+
+
+def _beside(inputs: Inputs, row: Row, metric_name: str) -> float | None:
+    """The ratio of another metric in the same contrast."""
+    keys = {k: row[k] for k in ("contrast", "workload", "concurrency", "within")}
+    found = inputs.contrast(metric_name, row["source"], **keys)
+    return None if found is None else found["ratio"]
 
 
 def _best_source(inputs: Inputs) -> str:
@@ -128,37 +187,8 @@ def _best_source(inputs: Inputs) -> str:
     return inputs.backend if ratios else "predicted"
 
 
-def _magnitude_sentence(inputs: Inputs, row: Row, source: str) -> str:
-    noise = row["noise_ratio"] if source != "predicted" else None
-    tails = []
-    for name, words in (("tpot_p99_ms", "TPOT p99"), ("e2e_p99_s", "e2e p99")):
-        other = inputs.contrast(
-            name,
-            source,
-            contrast=row["contrast"],
-            workload=row["workload"],
-            within=row["within"],
-            concurrency=row["concurrency"],
-        )
-        if other is not None and other["ratio"] is not None:
-            tails.append(f"{words} {times(other['ratio'])}")
-    treatment, baseline = inputs.arm(row["treatment"]), inputs.arm(row["baseline"])
-    tail = f" ({', '.join(tails)})" if tails else ""
-    return (
-        f"{row['within']}, {row['workload']} at concurrency {row['concurrency']}, {_CLAIM[source]}: "
-        f"output throughput under {treatment} is {change(row['ratio'], noise)} "
-        f"{'to that' if _is_equal(row) else 'than'} under {baseline}{tail}."
-    )
-
-
-def _is_equal(row: Row) -> bool:
-    return row["ratio"] is not None and abs(row["ratio"] - 1) < _EQUAL
-
-
 def _assumptions(inputs: Inputs, source: str) -> str:
-    assumed = sorted(
-        {r["engine"] for r in inputs.data.select(source) if r["basis"] == "assumed"}
-    )
+    assumed = sorted({r["engine"] for r in inputs.data.select(source) if r["basis"] == "assumed"})
     if not assumed:
         return "No pause cost was assumed beyond ordinary recomputation; nothing here is measured."
     return (
@@ -177,7 +207,9 @@ def where_it_wins(inputs: Inputs) -> list[str]:
     treatment = inputs.arm(rows[0]["treatment"])
     wins = [row for row in rows if _gain(row)]
     if not wins:
-        return [f"In none of the {plural(len(rows), 'pair')} {_CLAIM[source]} does {treatment} win."]
+        return [
+            f"In none of the {plural(len(rows), 'pair')} {_CLAIM[source]} does {treatment} win."
+        ]
     return [_win_sentence(inputs, row, source) for row in wins]
 
 
@@ -189,15 +221,8 @@ def _gain(row: Row) -> bool:
 
 
 def _win_sentence(inputs: Inputs, row: Row, source: str) -> str:
-    tail = inputs.contrast(
-        "tpot_p99_ms",
-        source,
-        contrast=row["contrast"],
-        workload=row["workload"],
-        within=row["within"],
-        concurrency=row["concurrency"],
-    )
-    price = f", at {times(tail['ratio'])} the TPOT p99" if tail and tail["ratio"] else ""
+    tail = _beside(inputs, row, "tpot_p99_ms")
+    price = f", at {times(tail)} the TPOT p99" if tail else ""
     return (
         f"{row['workload']} at concurrency {row['concurrency']} on {row['within']}, "
         f"{_CLAIM[source]}: throughput is {change(row['ratio'])}{price}. {noise_sentence(row)}"
@@ -213,14 +238,17 @@ def observing(inputs: Inputs) -> list[str]:
             "No iteration records were read in this run, so pauses are not measured here; the "
             "guide docs/observing-kv-pressure.md says which options make them appear."
         ]
-    paused = [row for row in seen if row["pauses"]]
+    groups: dict[str, list[int]] = {}
+    for row in seen:
+        if row["pauses"]:
+            name = f"{row['workload']} under {inputs.arm(row['arm'])} on {row['engine']}"
+            groups.setdefault(name, []).append(int(row["pauses"]))
     counted = "; ".join(
-        f"{row['cell_id']}: {plural(int(row['pauses']), 'pause')}" for row in paused
+        f"{name}: {listing([f'{n:,}' for n in counts])}" for name, counts in groups.items()
     )
     sentences = [
-        f"Iteration records of {plural(len(seen), 'cell')} were read completely; "
-        + (f"pauses were seen in {plural(len(paused), 'cell')} ({counted})."
-           if paused else "no pause was seen in any of them.")
+        f"The iteration records of {plural(len(seen), 'cell')} were read completely; "
+        + (f"pauses by repeat: {counted}." if counted else "no pause was seen in any of them.")
     ]
     baseline = _baseline_pauses(inputs, seen)
     if baseline is not None:

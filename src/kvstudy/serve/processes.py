@@ -71,9 +71,14 @@ def server_env(
 ) -> dict[str, str]:
     """The environment of a server: no secret of ours, its own variables, and the run's mark.
 
-    A server works from a staged model and needs no token of the hub or the registry.
+    A server works from a staged model and needs no token of the hub or the registry. What the
+    user's shell would slip into a container is kept out too.
     """
-    env = {name: value for name, value in inherited.items() if not is_secret(name)}
+    env = {
+        name: value
+        for name, value in inherited.items()
+        if not is_secret(name) and not name.startswith(_CONTAINER_PREFIXES)
+    }
     for prefix in ("", *_CONTAINER_PREFIXES):
         env[prefix + MARK_ENV] = mark
     return {**env, **own}

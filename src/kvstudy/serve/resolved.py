@@ -195,11 +195,11 @@ _SGLANG_SIZES = {
 
 
 def from_sglang(log: str, info: str) -> Resolved:
-    """From /server_info where it answers, else from the log's allocation line."""
+    """From the server info route where it answers, else from the log's allocation line."""
     seen = _Seen()
     for line in log.splitlines():
         seen.count("pool_tokens", _SGLANG_POOL, line[:_MOST_LINE])
-    document = _document(info)
+    document = {key: value for key, value in _document(info).items() if "api_key" not in key}
     shown = f"server_info: {json.dumps(document)}" if document else ""
     for name, key in _SGLANG_SIZES.items():
         number = _int(document.get(name))

@@ -97,9 +97,7 @@ def _key(of: Finding | Pair) -> tuple[str, str, str, int, str]:
     return (of.contrast, of.source, of.workload, of.concurrency, of.within)
 
 
-def _finding(
-    pair: Pair, runs: Mapping[str, Mapping[str, Any]], arms: Mapping[str, Arm]
-) -> Finding:
+def _finding(pair: Pair, runs: Mapping[str, Mapping[str, Any]], arms: Mapping[str, Arm]) -> Finding:
     differences: dict[tuple[str, str, str, str], Difference] = {}
     known = True
     within_engine = pair.baseline.cells[0]["engine"] == pair.treatment.cells[0]["engine"]
@@ -125,7 +123,8 @@ def _declared(pair: Pair, arms: Mapping[str, Arm]) -> frozenset[str]:
         name = side.cells[0]["arm"]
         sides.append(flatten(resolve_arm(dict(arms), name).options) if name in arms else {})
     return frozenset(
-        key.rpartition(".")[2] for key in sides[0].keys() | sides[1].keys()
+        key.rpartition(".")[2]
+        for key in sides[0].keys() | sides[1].keys()
         if sides[0].get(key) != sides[1].get(key)
     )
 

@@ -144,9 +144,7 @@ def contrast_rows(
     return rows
 
 
-def _row(
-    pair: Pair, measure: Measure, data: Data, seed: int, spoilt: Mapping[str, str]
-) -> Row:
+def _row(pair: Pair, measure: Measure, data: Data, seed: int, spoilt: Mapping[str, str]) -> Row:
     sides = [
         Side(side.name, [row for row in side.cells if row["valid"]])
         for side in (pair.baseline, pair.treatment)
@@ -225,9 +223,7 @@ def _sample(measure: Measure, row: Row, data: Data) -> Reals:
     return np.asarray(values / measure.per)
 
 
-def _remark(
-    pair: Pair, values: Sequence[Sequence[float]], spoilt: Mapping[str, str]
-) -> str | None:
+def _remark(pair: Pair, values: Sequence[Sequence[float]], spoilt: Mapping[str, str]) -> str | None:
     rows = [*pair.baseline.cells, *pair.treatment.cells]
     remarks = sorted({spoilt[row["cell_id"]] for row in rows if row["cell_id"] in spoilt})
     dropped = sorted(row["cell_id"] for row in rows if not row["valid"])

@@ -57,14 +57,24 @@ class Data:
         return rows.get(column, np.empty(0))
 
     def select(self, source: str, **keys: Any) -> list[Row]:
-        """Cells of a source whose named columns have the given values (None: any), by repeat."""
+        """Cells of a source whose named columns have the given values (None: any).
+
+        In table order, repeats of a cell together and ascending.
+        """
         wanted = {key: value for key, value in keys.items() if value is not None}
         rows = [
             row
             for row in self.cells
             if row["source"] == source and all(row[k] == v for k, v in wanted.items())
         ]
-        return sorted(rows, key=lambda row: (row["cell_id"], row["repeat"]))
+        place: dict[str, int] = {}
+        for row in rows:
+            place.setdefault(_group(row), len(place))
+        return sorted(rows, key=lambda row: (place[_group(row)], row["repeat"]))
+
+
+def _group(row: Row) -> str:
+    return f"{row['workload']}.c{row['concurrency']}.{row['engine']}.{row['arm']}"
 
 
 def data_of(cells: pa.Table, requests: pa.Table) -> Data:

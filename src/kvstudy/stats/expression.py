@@ -68,9 +68,7 @@ def _reduce(selector: Selector, rows: Sequence[Row]) -> float | None:
     values = finite(metric(row, str(selector.metric)) for row in rows)
     if len(values) < len(rows):
         return None
-    how: Callable[[list[float]], float] = (
-        {"min": min, "max": max}.get(str(selector.repeat), fmean)  # type: ignore[arg-type]
-    )
+    how: Callable[[list[float]], float] = {"min": min, "max": max}.get(str(selector.repeat), fmean)  # type: ignore[arg-type]
     return how(values)
 
 

@@ -83,7 +83,7 @@ def test_sglang_routes_frames_and_metrics(tiny_model: Path, tmp_path: Path) -> N
 
 
 def test_their_own_key_options_are_honoured(tiny_model: Path, tmp_path: Path) -> None:
-    """vLLM asks on /v1 only, SGLang everywhere but for health and metrics."""
+    """One asks on /v1 only, the other everywhere but for health and metrics."""
     with serving(tiny_model, tmp_path, *VLLM, "--api-key", "abc", "--time-scale", "200") as server:
         assert server.post(ask())[0] == 401 and server.get("/version")[0] == 200
         assert server.post(ask(), key="abc")[0] == 200

@@ -26,11 +26,13 @@ def ask(**more: Any) -> dict[str, Any]:
 
 
 @contextmanager
-def faulty(model: Path, folder: Path, *, wait: bool = True, **faults: Any) -> Iterator[Server]:
+def faulty(
+    model_folder: Path, folder: Path, *, wait: bool = True, **faults: Any
+) -> Iterator[Server]:
     extra = folder / "extra.yaml"
     extra.write_text(yaml.safe_dump({"enable_iter_perf_stats": True}))
     arguments = ("--config", str(extra), "--time-scale", "200", "--faults", json.dumps(faults))
-    with serving(model, folder, *arguments, wait=wait) as server:
+    with serving(model_folder, folder, *arguments, wait=wait) as server:
         yield server
 
 
@@ -98,7 +100,10 @@ def test_an_answer_can_end_early(tiny_model: Path, tmp_path: Path) -> None:
     """Two tokens fewer, as "stop"."""
 
     async def one(port: int) -> Any:
-        return await Connection(port).stream(ask(stream=True))
+        connection = Connection(port)
+        reply = await connection.stream(ask(stream=True))
+        connection.close()
+        return reply
 
     with faulty(tiny_model, tmp_path, short_at_request=1, short_by=2) as server:
         reply = asyncio.run(one(server.port))
@@ -152,7 +157,7 @@ def test_metrics_can_lie_or_be_slow(tiny_model: Path, tmp_path: Path) -> None:
     with faulty(tiny_model, tmp_path, metrics="lying") as server:
         server.post(ask())
         record = server.get_json("/metrics")[0]
-        assert record["inflightBatchingStats"]["numPausedRequests"] == -1
+        assert record["inflightBatchingStats"]["numPausedRequests"] < 0
     with faulty(tiny_model, tmp_path, metrics="slow") as server:
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=0.5)
         connection.request("GET", "/metrics")

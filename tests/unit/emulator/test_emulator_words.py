@@ -6,7 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
-from tokenizers import Tokenizer
+from tokenizers import Regex, Tokenizer, pre_tokenizers, processors
 
 from kvstudy.base.digest import sha256_token_ids
 from kvstudy.base.errors import UsageError
@@ -58,3 +58,23 @@ def test_a_missing_or_unusable_tokenizer_is_a_usage_error(tmp_path: Path) -> Non
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UsageError, match="not a tokenizer"):
         Vocabulary(tmp_path)
+
+
+def test_a_tokenizer_of_llama_3_kind_works_too(tiny_model: Path, tmp_path: Path) -> None:
+    """Its splitting rule, its BOS on prompts (and only there)."""
+    tokenizer = Tokenizer.from_file(str(tiny_model / "tokenizer.json"))
+    rule = r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s+"
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(rule), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    bos = tokenizer.token_to_id("<|bos|>")
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="<|bos|> $A", special_tokens=[("<|bos|>", bos)]
+    )
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    vocabulary = Vocabulary(tmp_path)
+    assert vocabulary.joins_exactly() and len(vocabulary.safe_ids) > 200
+    assert vocabulary.encode("bada")[0] == bos

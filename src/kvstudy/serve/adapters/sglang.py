@@ -55,8 +55,8 @@ def build(
         files=files,
         expectations=Expectations(engine.version, None, _usable_tokens(flags), served_name),
         routes=Routes(
-            version_path="/server_info",
-            info_path="/server_info",
+            version_path="/get_server_info",
+            info_path="/get_server_info",
             metrics_path="/metrics" if has_metrics else None,
             metrics_kind=MetricsKind.PROMETHEUS if has_metrics else MetricsKind.NONE,
         ),
