@@ -30,6 +30,7 @@ include: "rules/workload.smk"
 include: "rules/measure.smk"
 include: "rules/simulate.smk"
 include: "rules/tables.smk"
+include: "rules/explain.smk"
 include: "rules/report.smk"
 
 

@@ -55,6 +55,8 @@ rule render_report:
         contrasts="results/{backend}/stats/contrasts.parquet",
         verdicts="results/{backend}/stats/verdicts.parquet",
         figures="results/{backend}/figures",
+        hypotheses="results/{backend}/stats/hypotheses.parquet",
+        regimes="results/{backend}/stats/regimes.parquet",
         published=STUDY.config.published,
         templates="report/templates",
     output:
@@ -71,5 +73,6 @@ rule render_report:
         "python -m kvstudy.steps.render_report --spec {params.spec:q} --study {input.study}"
         " --cells {input.cells} --requests {input.requests} --runs {input.runs}"
         " --contrasts {input.contrasts} --verdicts {input.verdicts} --figures {input.figures}"
+        " --hypotheses {input.hypotheses} --regimes {input.regimes}"
         " --published {input.published} --templates {input.templates} --html {output.html} --markdown {output.markdown}"
         " > {log} 2>&1"

@@ -116,15 +116,19 @@ class Registry:
 
 
 @contextmanager
-def running_registry(folder: Path) -> Iterator[Registry]:
+def running_registry(folder: Path, htpasswd: str | None = None) -> Iterator[Registry]:
     """A docker-registry on a free loopback port, ended at the end of the block."""
     port = free_port()
     folder.mkdir(parents=True, exist_ok=True)
     settings = folder / "registry.yml"
+    auth = ""
+    if htpasswd is not None:
+        (folder / "htpasswd").write_text(htpasswd, encoding="utf-8")
+        auth = f"auth: {{htpasswd: {{realm: test, path: {folder / 'htpasswd'}}}}}\n"
     settings.write_text(
         "version: 0.1\nlog: {level: error, accesslog: {disabled: true}}\n"
         f"storage: {{filesystem: {{rootdirectory: {folder / 'data'}}}}}\n"
-        f"http: {{addr: '127.0.0.1:{port}'}}\n",
+        f"http: {{addr: '127.0.0.1:{port}'}}\n{auth}",
         encoding="utf-8",
     )
     with (

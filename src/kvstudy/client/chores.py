@@ -32,6 +32,7 @@ class Chores:
         self._no_progress_s = no_progress_s
         self._journal = journal
         self._written = 0
+        self._writing: asyncio.Future[None] | None = None
         self._stop = stop
         self._on_progress = on_progress
         self._tally = Tally(sender)
@@ -57,12 +58,15 @@ class Chores:
             self._on_progress(self._tally.progress())
 
     async def _write(self) -> None:
+        if self._writing is not None:
+            await self._writing
         if self._journal is None or self._written == len(self._sender.ended):
             return
         batch = [(one.facts, one.recording) for one in self._sender.ended[self._written :]]
         self._written += len(batch)
         # A cancellation must not cut a line in two: the thread finishes what it was given.
-        await asyncio.shield(asyncio.to_thread(self._journal.write, batch))
+        self._writing = asyncio.ensure_future(asyncio.to_thread(self._journal.write, batch))
+        await asyncio.shield(self._writing)
 
     def _end_silent(self, now_ns: int) -> None:
         longest_ns = s_to_ns(self._no_progress_s)

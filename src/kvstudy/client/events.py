@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvstudy.client.sse import Event
 
@@ -15,8 +14,7 @@ _MOST_COUNT = 1 << 62
 _decode = json.JSONDecoder(strict=False).decode
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(NamedTuple):
     """The server's own counts; None where it does not say."""
 
     prompt_tokens: int | None = None
@@ -24,8 +22,7 @@ class Usage:
     cached_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
+class Frame(NamedTuple):
     """One event as read. `text` is None when the event carries no choice."""
 
     text: str | None = None

@@ -32,7 +32,7 @@ class PhaseResult:
     audit: Audit
 
 
-class PhaseCancelled(asyncio.CancelledError):  # noqa: N818 - a cancellation, not an error
+class PhaseCancelled(asyncio.CancelledError):
     """The task that ran the phase was cancelled; `result` holds what was seen until then."""
 
     def __init__(self, result: PhaseResult) -> None:

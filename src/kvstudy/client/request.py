@@ -17,6 +17,7 @@ from kvstudy.base.clock import StudyClock
 from kvstudy.base.digest import sha256_text
 from kvstudy.base.units import ms_to_ns
 from kvstudy.client.events import (
+    DONE,
     Frame,
     Usage,
     error_of,
@@ -231,17 +232,17 @@ def _decoded(recording: Recording) -> Iterator[tuple[int, bytes]]:
         raise _UndecodableError(f"content encoding {shorten(coding.encode())} was not asked for")
     inflate = zlib.decompressobj(wbits=47)
     for at_ns, piece in recording.reads():
-        plain, broken = b"", None
-        while piece:
+        plain, packed, broken = b"", piece, None
+        while packed:
             if inflate.eof:
                 inflate = zlib.decompressobj(wbits=47)
             before = inflate.copy()
             try:
-                plain += inflate.decompress(piece)
+                plain += inflate.decompress(packed)
             except zlib.error as error:
-                plain, broken = plain + _before_error(before, piece), error
+                plain, broken = plain + _before_error(before, packed), error
                 break
-            piece = inflate.unused_data
+            packed = inflate.unused_data
         yield at_ns, plain
         if broken is not None:
             raise _UndecodableError(f"content encoding {coding}: {broken}")

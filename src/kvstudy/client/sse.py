@@ -41,6 +41,10 @@ class EventParser:
             self._after_cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         buffer = self._buffer
+        if not buffer and piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2:
+            if piece.endswith(b"\n\n"):  # one read, one event: nearly all of them
+                self._first = False
+                return [Event(piece[6:-2])]
         buffer += piece
         end = buffer.find(b"\n\n", self._scanned)
         if end < 0:

@@ -18,13 +18,14 @@ from kvstudy.cli import Parser
 from kvstudy.commands.terminal import inert, note, out
 from kvstudy.study.parse import read_config
 from kvstudy.study.plan import Study
+from kvstudy.study.sense import longest
 
 _EPILOG = """examples:
   kvstudy watch                                     a run that goes on elsewhere
   kvstudy watch --backend emulated -- snakemake --profile profiles/local"""
 
 _PLAIN_EVERY_S = 15.0
-_RULE_LOG = re.compile(r"^    log: (\S+)", re.MULTILINE)
+_RULE_LOG = re.compile(r"^    log: (.+?) \(check log", re.MULTILINE)
 
 
 class State:
@@ -38,7 +39,7 @@ class State:
 
     def _weight(self, cell_id: str) -> float:
         workload = self._study.config.workloads[self._study.cell(cell_id).workload]
-        return workload.requests * 1.0
+        return float(workload.requests * longest(workload.output_tokens))
 
     def line(self) -> str:
         """One line: cells done, the current cell, its requests, tokens/s, time left."""
@@ -59,7 +60,9 @@ class State:
             done += sum(self._weight(cell_id) for cell_id in finished)
             if time.time() - progress["updated_s"] < 30:
                 current = progress
-                done += progress["requests_done"]
+                if progress["phase"] == "measuring" and progress["requests"]:
+                    share = progress["requests_done"] / progress["requests"]
+                    done += self._weight(progress["cell_id"]) * share
         total = sum(self._weight(c) for c in self._study.runnable_ids)
         head = f"{cells_done}/{len(self._study.runnable_ids)} cells"
         return head + self._rest(current, done, total)

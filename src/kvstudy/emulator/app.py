@@ -26,7 +26,6 @@ _MOST_BODY_BYTES = 64 << 20
 _JSON = [(b"content-type", b"application/json")]
 _EVENTS = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-cache")]
 _HANG_POLL_S = 0.05
-_GARBAGE = b'data: {"id": "cmpl-\xff\xfe not JSON\n\n'
 
 
 class Completions:
@@ -155,7 +154,7 @@ class Completions:
 
     async def _stream(self, answer: Answer, number: int, send: Send) -> None:
         faults = self._faults
-        writes = 0
+        sent = 0
         more = True
         while more:
             data = await answer.take()
@@ -163,21 +162,28 @@ class Completions:
                 return
             more = not answer.is_closed
             if faults.spoils(number):
-                while faults.hangs(number, writes) and not answer.is_gone:
-                    await asyncio.sleep(_HANG_POLL_S)
-                if faults.has_garbage(number, writes):
-                    data = _GARBAGE + data
+                data, hangs = faults.before_hang(number, sent, data)
+                if hangs:
+                    await send(_part(data, more=True))
+                    await _until_gone(answer)
+                    return
+                data = faults.with_garbage(number, sent, data)
+                sent += data.count(b"data: ")
                 if faults.cuts_end(number) and not more:
                     await send(_part(data.replace(DONE, b""), more=True))
                     return
             await send(_part(data, more=more))
-            writes += 1
 
     def _after(self, number: int) -> None:
         if number:
             self._ended += 1
             if self._faults.kills_after(self._ended):
                 os.kill(os.getpid(), signal.SIGKILL)
+
+
+async def _until_gone(answer: Answer) -> None:
+    while not answer.is_gone:
+        await asyncio.sleep(_HANG_POLL_S)
 
 
 async def _body(receive: Receive) -> bytes:

@@ -32,6 +32,8 @@ from kvstudy.base.errors import ConfigError
 
 METRICS = ("missing", "empty", "slow", "non_json", "huge", "lying")
 SLOW_S = 30.0
+_GARBAGE = b'data: {"id": "cmpl-\xff\xfe not JSON'
+_FRAME_END = b"\n\n"
 HUGE_RECORDS = 200_000
 
 
@@ -86,17 +88,24 @@ class Faults:
             self.garbage_at_request,
         )
 
-    def has_garbage(self, number: int, writes: int) -> bool:
-        """Whether a frame that is not JSON comes before the next one."""
-        return number == self.garbage_at_request and writes == 1
+    def with_garbage(self, number: int, sent: int, frames: bytes) -> bytes:
+        """`frames`, after the first of completion `number` one that is not JSON."""
+        if number != self.garbage_at_request or sent:
+            return frames
+        first, end, rest = frames.partition(_FRAME_END)
+        return first + end + _GARBAGE + end + rest
 
     def cuts_end(self, number: int) -> bool:
         """Whether the connection is closed instead of [DONE]."""
         return number == self.no_done_at_request
 
-    def hangs(self, number: int, writes: int) -> bool:
-        """Whether completion `number` stays silent from here on."""
-        return number == self.hang_at_request and writes >= self.hang_after_chunks
+    def before_hang(self, number: int, sent: int, frames: bytes) -> tuple[bytes, bool]:
+        """What completion `number` sends of `frames` after `sent` chunks, and if it hangs then."""
+        if number != self.hang_at_request:
+            return frames, False
+        each = [frame + _FRAME_END for frame in frames.split(_FRAME_END)[:-1]]
+        left = max(0, self.hang_after_chunks - sent)
+        return b"".join(each[:left]), len(each) > left
 
 
 def read(given: dict[str, Any]) -> Faults:

@@ -48,9 +48,16 @@ class _Server(uvicorn.Server):
             loop.add_signal_handler(name, self._end, name)
         yield
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept nobody any more; open streams are not waited for."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+
     def _end(self, name: signal.Signals) -> None:
         if name not in self._ignores:
-            self.should_exit = self.force_exit = True
+            self.should_exit = True
 
 
 def run(launch: Launch, faults: Faults) -> int:
@@ -111,7 +118,6 @@ async def _serve(
         log_level="error",
         access_log=False,
         timeout_keep_alive=_KEEP_ALIVE_S,
-        timeout_graceful_shutdown=0,
         backlog=_BACKLOG,
     )
     server = _Server(config, ignore_sigterm=faults.ignore_sigterm)
@@ -133,7 +139,7 @@ def _died(task: asyncio.Task[None], server: uvicorn.Server) -> None:
     """A broken engine takes its server with it, as the real one does."""
     if not task.cancelled() and task.exception() is not None:
         _say(f"[E] the engine died: {task.exception()!r}")
-        server.should_exit = server.force_exit = True
+        server.should_exit = True
 
 
 def _say(line: str) -> None:

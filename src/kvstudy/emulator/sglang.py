@@ -26,6 +26,11 @@ _IGNORED = arguments.names("""
     attention-backend sampling-backend random-seed max-queued-requests load-format
     data-parallel-size cuda-graph-max-bs
 """)
+_RESOLVED = arguments.names("""
+    context_length max_total_tokens page_size chunked_prefill_size max_prefill_tokens
+    max_running_requests kv_cache_dtype disable_radix_cache schedule_conservativeness
+    enable_metrics
+""")
 _OFF = -1
 
 
@@ -87,17 +92,5 @@ def resolve(known: argparse.Namespace, *, model_config: dict[str, Any], key: str
             mixed_chunk=known.enable_mixed_chunk,
             max_prefill_tokens=known.max_prefill_tokens,
         ),
-        resolved={
-            "model_path": model,
-            "context_length": known.context_length,
-            "max_total_tokens": known.max_total_tokens,
-            "page_size": known.page_size,
-            "chunked_prefill_size": chunk,
-            "max_prefill_tokens": known.max_prefill_tokens,
-            "max_running_requests": known.max_running_requests,
-            "kv_cache_dtype": known.kv_cache_dtype,
-            "disable_radix_cache": known.disable_radix_cache,
-            "schedule_conservativeness": known.schedule_conservativeness,
-            "enable_metrics": known.enable_metrics,
-        },
+        resolved={"model_path": model} | {name: getattr(known, name) for name in _RESOLVED},
     )

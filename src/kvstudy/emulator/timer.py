@@ -53,6 +53,14 @@ class Timer:
             loop.call_at(monotonic_ns / NS_PER_S, self._wake)
         await waiter
 
+    def close(self) -> None:
+        """Give the timer back."""
+        if self._fd >= 0:
+            if self._is_watched:
+                asyncio.get_running_loop().remove_reader(self._fd)
+            os.close(self._fd)
+            self._fd = -1
+
     def _expired(self) -> None:
         try:
             os.read(self._fd, 8)

@@ -131,13 +131,7 @@ def resolve(known: argparse.Namespace, *, model_config: dict[str, Any], key: str
     if known.config is not None:
         _overlay(args, _read_yaml(known.config), known.config)
     kv_cache, sizes = args.kv_cache, args.sizes
-    dtype = str(kv_cache["dtype"])
-    bytes_per_token = kv_bytes_per_token(model_config, dtype)
-    block_tokens = kv_cache["tokens_per_block"]
-    fraction = kv_cache["free_gpu_memory_fraction"]
-    pool_tokens = pool_from_memory(fraction, bytes_per_token, block_tokens)
-    if kv_cache["max_tokens"] is not None:
-        pool_tokens = min(pool_tokens, kv_cache["max_tokens"] // block_tokens * block_tokens)
+    bytes_per_token = kv_bytes_per_token(model_config, str(kv_cache["dtype"]))
     policy = args.scheduler["capacity_scheduler_policy"]
     chunking = args.scheduler["context_chunking_policy"] or "FIRST_COME_FIRST_SERVED"
     folder = Path(known.model)
@@ -150,21 +144,15 @@ def resolve(known: argparse.Namespace, *, model_config: dict[str, Any], key: str
         host=known.host,
         port=known.port,
         policy=_POLICIES[policy],
-        pool_tokens=pool_tokens,
-        block_tokens=block_tokens,
+        pool_tokens=_pool_tokens(kv_cache, bytes_per_token),
+        block_tokens=kv_cache["tokens_per_block"],
         kv_bytes_per_token=bytes_per_token,
         max_batch_size=sizes["max_batch_size"],
         max_num_tokens=sizes["max_num_tokens"],
         max_seq_len=sizes.get("max_seq_len") or model_config.get("max_position_embeddings", 131072),
         chunked_prefill=args.flags["enable_chunked_prefill"],
         chunk_policy=_CHUNK_POLICIES[chunking],
-        telemetry=Telemetry(
-            iteration_stats=args.flags["enable_iter_perf_stats"],
-            iteration_log=args.flags["print_iter_log"],
-            perf_metrics=args.flags["return_perf_metrics"],
-            perf_metrics_max_requests=args.perf_metrics_max_requests,
-            prometheus=args.flags["return_perf_metrics"],
-        ),
+        telemetry=_telemetry(args),
         api_key=key,
         resolved={
             "kv_cache_config": kv_cache,
@@ -176,6 +164,26 @@ def resolve(known: argparse.Namespace, *, model_config: dict[str, Any], key: str
             "iter_stats_max_iterations": None,
             "request_stats_max_iterations": None,
         },
+    )
+
+
+def _pool_tokens(kv_cache: dict[str, Any], bytes_per_token: int) -> int:
+    """The smaller of what the memory fraction holds and `max_tokens`, in whole blocks."""
+    block_tokens: int = kv_cache["tokens_per_block"]
+    fraction = kv_cache["free_gpu_memory_fraction"]
+    tokens = pool_from_memory(fraction, bytes_per_token, block_tokens)
+    if kv_cache["max_tokens"] is None:
+        return tokens
+    return min(tokens, int(kv_cache["max_tokens"]) // block_tokens * block_tokens)
+
+
+def _telemetry(args: _Arguments) -> Telemetry:
+    return Telemetry(
+        iteration_stats=args.flags["enable_iter_perf_stats"],
+        iteration_log=args.flags["print_iter_log"],
+        perf_metrics=args.flags["return_perf_metrics"],
+        perf_metrics_max_requests=args.perf_metrics_max_requests,
+        prometheus=args.flags["return_perf_metrics"],
     )
 
 

@@ -67,14 +67,6 @@ def resolve(known: argparse.Namespace, *, model_config: dict[str, Any], key: str
     blocks = known.num_gpu_blocks_override
     if blocks is None:
         blocks = _blocks_from_memory(known, bytes_per_token)
-    cache = {
-        "block_size": known.block_size,
-        "cache_dtype": known.kv_cache_dtype,
-        "enable_prefix_caching": known.enable_prefix_caching is not False,
-        "gpu_memory_utilization": known.gpu_memory_utilization,
-        "num_gpu_blocks": blocks,
-        "num_gpu_blocks_override": known.num_gpu_blocks_override,
-    }
     return Server(
         dialect=Dialect.VLLM,
         model=known.model,
@@ -96,16 +88,28 @@ def resolve(known: argparse.Namespace, *, model_config: dict[str, Any], key: str
             watermark=known.watermark,
             reserve_full_isl=known.scheduler_reserve_full_isl is not False,
         ),
-        resolved={
-            "model": known.model,
-            "max_model_len": known.max_model_len,
-            "max_num_seqs": known.max_num_seqs,
-            "max_num_batched_tokens": known.max_num_batched_tokens,
-            "kv_cache_dtype": known.kv_cache_dtype,
-            "enable_prefix_caching": known.enable_prefix_caching is not False,
-            "cache": cache,
-        },
+        resolved=_resolved(known, blocks),
     )
+
+
+def _resolved(known: argparse.Namespace, blocks: int) -> dict[str, Any]:
+    prefix_caching = known.enable_prefix_caching is not False
+    return {
+        "model": known.model,
+        "max_model_len": known.max_model_len,
+        "max_num_seqs": known.max_num_seqs,
+        "max_num_batched_tokens": known.max_num_batched_tokens,
+        "kv_cache_dtype": known.kv_cache_dtype,
+        "enable_prefix_caching": prefix_caching,
+        "cache": {
+            "block_size": known.block_size,
+            "cache_dtype": known.kv_cache_dtype,
+            "enable_prefix_caching": prefix_caching,
+            "gpu_memory_utilization": known.gpu_memory_utilization,
+            "num_gpu_blocks": blocks,
+            "num_gpu_blocks_override": known.num_gpu_blocks_override,
+        },
+    }
 
 
 def _blocks_from_memory(known: argparse.Namespace, bytes_per_token: int) -> int:

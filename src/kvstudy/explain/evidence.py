@@ -65,9 +65,7 @@ def published_evidence(side: Side, values: Iterable[PublishedValue]) -> Evidence
         if (v.engine, v.workload, v.concurrency) == (side.engine, side.workload, side.concurrency)
     ]
     single = {(v.arm, v.metric): v for v in own if v.over_arm is None}
-    double = {
-        v.metric: v for v in own if v.over_arm == side.baseline and v.arm == side.treatment
-    }
+    double = {v.metric: v for v in own if v.over_arm == side.baseline and v.arm == side.treatment}
     ratios, spreads = {}, {}
     for name, metric in RATIOS.items():
         top, bottom = single.get((side.treatment, metric)), single.get((side.baseline, metric))

@@ -54,9 +54,8 @@ class Scenario:
 
     def run(self, policy: Policy, pause: Pause | None = None) -> Outcome:
         """Run under a policy and a pause mode; a livelock is an outcome, not an error."""
-        engine = replace(self.engine, policy=policy, pause=pause or Pause())
         spec = SimSpec(
-            engine=engine,
+            engine=self.replaced(policy, pause),
             requests=self.requests,
             concurrency=self.concurrency,
             admission_lag_steps=self.admission_lag_steps,
@@ -70,6 +69,10 @@ class Scenario:
         gaps = [r.max_gap_ns for r in result.requests if r.max_gap_ns is not None]
         stalled = sum(gap > STALL_S * NS_PER_S for gap in gaps)
         return Outcome(result.summary(), stalled_requests=stalled)
+
+    def replaced(self, policy: Policy, pause: Pause | None = None) -> EngineSpec:
+        """The engine under another policy and pause mode."""
+        return replace(self.engine, policy=policy, pause=pause or Pause())
 
     def with_pool(self, blocks: int) -> Scenario:
         """The same with another pool."""

@@ -68,6 +68,15 @@ HYPOTHESES = Table(
             for name, column in RATIOS.items()
         ),
         *(
+            _real(
+                name.replace("_ratio", "_spread"),
+                "",
+                f"standard error of ln {name}: of the evidence, or from the open constants",
+                _NOT_SAID,
+            )
+            for name in RATIOS
+        ),
+        *(
             _real(f"treatment_{column}", "", f"{column} of the treatment", _NOT_SAID)
             for column in RATIOS.values()
         ),
@@ -105,7 +114,7 @@ REGIMES = Table(
         _count("residents_reserving", "requests", "min(concurrency, pool // full_blocks)"),
         _count("residents_greedy", "requests", "min(concurrency, pool // input_blocks)"),
         _count("residents_baseline", "requests", "most that held blocks, GUARANTEED_NO_EVICT"),
-        _count("residents_treatment", "requests", "most that held blocks, MAX_UTILIZATION", "stuck"),
+        _count("residents_treatment", "requests", "the same of MAX_UTILIZATION", "stuck"),
         _real("baseline_tok_per_s", "tok/s", "throughput, GUARANTEED_NO_EVICT"),
         _real("treatment_tok_per_s", "tok/s", "throughput, MAX_UTILIZATION", "stuck"),
         _real("throughput_ratio", "", "MAX_UTILIZATION / GUARANTEED_NO_EVICT", "stuck"),
@@ -114,6 +123,7 @@ REGIMES = Table(
         _real("e2e_p99_ratio", "", "the same of end-to-end p99", "stuck"),
         _count("pauses", "events", "pauses of MAX_UTILIZATION", "stuck"),
         _count("recomputed_tokens", "tokens", "computed again under MAX_UTILIZATION", "stuck"),
+        _real("recomputed_share", "", "recomputed tokens / tokens of all prompts", "stuck"),
         _text("regime", "equal, wins, loses or stuck"),
         Column("arithmetic_holds", BOOL, "", "residents and equality are as block counts say"),
     ),

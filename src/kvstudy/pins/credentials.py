@@ -54,10 +54,9 @@ def credentials_for(host: str, environ: Mapping[str, str] = os.environ) -> Basic
 
 def scrub(text: str, environ: Mapping[str, str] = os.environ) -> str:
     """`text` without secrets of the environment, signed queries and names in URLs."""
-    for name in SECRET_NAMES:
-        value = environ.get(name)
-        if value:
-            text = text.replace(value, "***")
+    secrets = {value for name in SECRET_NAMES if (value := environ.get(name))}
+    for value in sorted(secrets, key=len, reverse=True):
+        text = text.replace(value, "***")
     text = _QUERY.sub(r"\1?***", text)
     return _USERINFO.sub(r"\1***@", text)
 

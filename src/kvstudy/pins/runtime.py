@@ -56,14 +56,17 @@ class Runtime:
         """Variables to add to the child's environment so that the engine sees `wanted`.
 
         An image is given them under the tool's own prefix, so that secrets such as a server's key
-        never stand on a command line.
+        never stand on a command line. NO_EVAL: without it Apptainer hands values through a shell,
+        which runs `$(...)` inside them.
         """
         if self.kind != "image" or self.tool is None:
             return dict(wanted)
         for name in wanted:
             if not _ENV_NAME.fullmatch(name):
                 raise PinError(f"engine {self.engine}: env: {name!r} is no variable name")
-        return {f"{self.tool.name.upper()}ENV_{name}": value for name, value in wanted.items()}
+        prefix = self.tool.name.upper()
+        given = {f"{prefix}ENV_{name}": value for name, value in wanted.items()}
+        return {f"{prefix}_NO_EVAL": "1", **given}
 
     def record(self) -> dict[str, Any]:
         """What a cell records of it."""

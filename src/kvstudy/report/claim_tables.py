@@ -68,8 +68,8 @@ def claim_tables(inputs: Inputs) -> list[Table]:
                 rows=rows,
                 provenance=f"published; {inputs.provenance(inputs.run_sources)}",
                 notes=[
-                    "Distance is (run - published) / |published|. Allowed is the tolerance of the "
-                    "claim plus half of its last printed digit.",
+                    "Distance is (run - published) / |published|, for percentages run - published. "
+                    "Allowed is the claim's tolerance plus half of its last printed digit.",
                     *([f"Source: {file.url}"] if file.url else []),
                 ],
                 filter_column=5,
@@ -85,7 +85,7 @@ def _heads(inputs: Inputs) -> list[Head]:
         Head("published number", numeric=False),
         Head("published"),
         Head(f"run, {run}"),
-        Head("distance", "%"),
+        Head("distance"),
         Head("verdict", numeric=False),
         Head("basis", numeric=False),
         Head("predicted"),
@@ -101,8 +101,6 @@ def _row(inputs: Inputs, claim_id: str) -> list[Entry]:
     claim = inputs.claims[claim_id]
     run = inputs.verdict_of.get((claim_id, inputs.backend))
     model = inputs.verdict_of.get((claim_id, "predicted"))
-    distance = None if run is None else run["distance"]
-    percent = None if distance is None else 100 * distance
     remarks = list(dict.fromkeys(r["why"] for r in (run, model) if r and r["why"]))
     allowed = next((r["tolerance"] for r in (run, model) if r is not None), None)
     reason = claim.tolerance.reason if claim.tolerance else "no test"
@@ -111,7 +109,7 @@ def _row(inputs: Inputs, claim_id: str) -> list[Entry]:
         entry(claim.label, claim=claim_id),
         _value(claim.value, claim.step, claim.unit, claim_id, "published"),
         _observed(run, claim.step, claim_id),
-        entry(number(percent, 0.1, signed=True), percent),
+        _distance(run),
         _verdict(run),
         _basis(run),
         _observed(model, claim.step, claim_id),
@@ -121,6 +119,16 @@ def _row(inputs: Inputs, claim_id: str) -> list[Entry]:
         entry("; ".join(remarks)),
         entry(claim.where),
     ]
+
+
+def _distance(row: Row | None) -> Entry:
+    """In percent of the published value; for a percentage, in points."""
+    if row is None or row["distance"] is None:
+        return entry(DASH)
+    if row["unit"] == "%":
+        points = row["observed"] - row["published"]
+        return entry(f"{number(points, 0.1, signed=True)} points", points)
+    return entry(with_unit(100 * row["distance"], "%", 0.1), 100 * row["distance"])
 
 
 def _plain(value: float | None, unit: str) -> str:

@@ -216,7 +216,7 @@ def _aa(inputs: Inputs) -> Table:
 def counting_tables(inputs: Inputs) -> list[Table]:
     """Throughput under each way of counting tokens, with the policies' change under each."""
     tables = [_counting(inputs, source) for source in inputs.run_sources]
-    return [table for table in tables if table.rows] + _endings(inputs)
+    return [table for table in tables if table.rows][:1] + _endings(inputs)
 
 
 def _counting(inputs: Inputs, source: str) -> Table:
@@ -244,7 +244,9 @@ def _counting(inputs: Inputs, source: str) -> Table:
                 ]
             )
         whole = [row for row in found if not row["metric"].endswith("_steady")]
-        notes.append(f"{workload} on {engine}: {wording.counting_sentence(inputs, whole)}")
+        steady = [row for row in found if row["metric"].endswith("_steady")]
+        sentences = [wording.counting_sentence(whole), *wording.steady_sentences(whole, steady)]
+        notes.append(f"{workload} on {engine}: {' '.join(sentences)}")
     return Table(
         id=f"counting-{source}",
         title=f"Token-counting sensitivity, {source}",

@@ -88,9 +88,9 @@ class Inputs:
     def contrast(self, metric: str, source: str, **keys: Any) -> Row | None:
         """The contrast row of a metric; None where there is none."""
         for row in self.contrasts:
-            if row["metric"] == metric and row["source"] == source:
-                if all(row[key] == value for key, value in keys.items()):
-                    return row
+            same = row["metric"] == metric and row["source"] == source
+            if same and all(row[key] == value for key, value in keys.items()):
+                return row
         return None
 
     def provenance(self, sources: Sequence[str]) -> str:

@@ -82,9 +82,8 @@ def ecdf(frames: Frames, workload: str, concurrency: int, engine: str, arms: lis
             made,
             title=f"Latency distributions, {workload} on {engine}",
             caption=(
-                f"Share of requests at or below each latency, all repeats together; "
-                f"{_sources(frames)}. {'Solid: ' + frames.backend + ', dotted: predicted. ' if len(frames.sources) > 1 else ''}"
-                "A wide axis is logarithmic."
+                "Share of requests at or below each latency, all repeats together. "
+                f"{_lines(frames)} A wide axis is logarithmic."
             ),
             alternative=" ".join(seen) or "No request is known.",
         )
@@ -145,8 +144,10 @@ def _arm_legend(frames: Frames, arms: Sequence[str]) -> dict[str, dict[str, Any]
     return labels
 
 
-def _sources(frames: Frames) -> str:
-    return f"{listing(frames.sources)} numbers"
+def _lines(frames: Frames) -> str:
+    if len(frames.sources) < 2:
+        return f"All lines are {listing(frames.sources)}."
+    return f"Solid: {frames.backend}, dotted: predicted."
 
 
 def tpot_by_order(
@@ -193,10 +194,10 @@ def _order_words(arm: str, tpot: Reals) -> str:
     if not len(known):
         return f"{arm}: no TPOT is defined."
     middle = float(np.median(known))
-    slow = int((known > 2 * middle).sum())
+    slow, most = int((known > 2 * middle).sum()), float(known.max())
     return (
         f"{arm}: median {number(middle, significant(middle))} ms; {slow} of {len(known)} requests "
-        f"above twice the median; largest {number(float(known.max()), significant(float(known.max())))} ms."
+        f"above twice the median; largest {number(most, significant(most))} ms."
     )
 
 
@@ -283,7 +284,7 @@ def predicted_against_observed(frames: Frames) -> Figure | None:
         axes.set_yticks(range(len(labels)), labels)
         axes.set_ylim(len(labels) - 0.5, -0.5)
         axes.set_xlabel("% from the prediction")
-        legend(made, _metric_legend(frames))
+        legend(made, _metric_legend())
         return finish(
             made,
             title="Prediction against the run and the published numbers",
@@ -292,7 +293,7 @@ def predicted_against_observed(frames: Frames) -> Figure | None:
         )
 
 
-def _metric_legend(frames: Frames) -> dict[str, dict[str, Any]]:
+def _metric_legend() -> dict[str, dict[str, Any]]:
     labels: dict[str, dict[str, Any]] = {
         words: {"color": SERIES[slot], "marker": "o", "linestyle": "none"}
         for slot, words in enumerate(_COMPARED.values())

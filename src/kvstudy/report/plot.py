@@ -12,13 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from io import StringIO
-from typing import Any
+from typing import Any, cast
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure as Canvas
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -92,7 +91,7 @@ class Drawing:
 
 def style() -> Any:
     """Context in which figures are made and saved."""
-    return mpl.rc_context(_STYLE)
+    return mpl.rc_context(cast(Any, _STYLE))
 
 
 def drawing(
@@ -108,7 +107,7 @@ def finish(made: Drawing, *, title: str, caption: str, alternative: str) -> page
     """The drawing as SVG with its data as CSV."""
     with mpl.rc_context({"svg.hashsalt": made.name}):
         buffer = StringIO()
-        FigureCanvasSVG(made.canvas).print_svg(buffer, metadata={"Date": None, "Creator": None})
+        made.canvas.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None})
     return page.Figure(
         name=made.name,
         title=title,
@@ -169,8 +168,8 @@ def tidy(svg: str, name: str, title: str) -> str:
     svg = re.sub(r'(?<=[ <])id="([^"]+)"', rf'id="{name}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{name}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{name}-\1"', svg)
-    svg = re.sub(r"font: ([\d.]+)px [^;\"]+", r"font: \1px system-ui, sans-serif", svg)
-    svg = re.sub(r"font: bold ([\d.]+)px [^;\"]+", r"font: bold \1px system-ui, sans-serif", svg)
+    svg = re.sub(r"font-family: [^;\"]+", "font-family: system-ui, sans-serif", svg)
+    svg = re.sub(r"(font: [^;\"]*?\d+px) [^;\"]+", r"\1 system-ui, sans-serif", svg)
     svg = re.sub(r' d="([^"]*)"', _short_path, svg)
     svg = re.sub(r"(?<=[\"( ])(-?\d+\.\d{3,})(?=[\") ])", lambda m: f"{float(m[1]):.2f}", svg)
     svg = re.sub(r"\n\s+", "\n", svg)

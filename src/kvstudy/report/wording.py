@@ -9,7 +9,7 @@ from kvstudy.report.inputs import Inputs
 from kvstudy.report.page import Answer
 from kvstudy.report.text import TIMES, listing, number, plural
 from kvstudy.stats.contrast import AA
-from kvstudy.stats.data import Row, metric
+from kvstudy.stats.data import Row
 
 _EQUAL = 0.0005
 """Below this share two values print alike at one decimal of a percent."""
@@ -120,7 +120,7 @@ def magnitude(inputs: Inputs) -> list[str]:
         return ["This study has no valid pair of policies to compare."]
     rows.sort(key=lambda row: -abs(math.log(row["ratio"])))
     treatment, baseline = inputs.arm(rows[0]["treatment"]), inputs.arm(rows[0]["baseline"])
-    sentences = [_lead(rows)]
+    sentences = [_lead(rows, modelled=source != "measured")]
     sentences += [
         f"{words} on {listing(engines)}: {effect}."
         for (words, effect), engines in _alike(inputs, rows, source).items()
@@ -131,8 +131,8 @@ def magnitude(inputs: Inputs) -> list[str]:
     return sentences
 
 
-def _lead(rows: Sequence[Row]) -> str:
-    """Is the largest loss a matter of the engine's version?"""
+def _lead(rows: Sequence[Row], *, modelled: bool) -> str:
+    """Whether the largest loss is a matter of the engine's version."""
     worst = min(rows, key=lambda row: float(row["ratio"]))
     place = f"{worst['workload']} at concurrency {worst['concurrency']}"
     if worst["ratio"] > 1 - LOSS:
@@ -145,8 +145,9 @@ def _lead(rows: Sequence[Row]) -> str:
     ]
     spared = [row["within"] for row in others if row["ratio"] > 1 - LOSS / 2]
     if spared and len(spared) == len(others):
+        start = "In the model, it" if modelled else "It"
         return (
-            f"It is a matter of the version: on {place}, {worst['within']} loses "
+            f"{start} is a matter of the version: on {place}, {worst['within']} loses "
             f"{number(100 * (1 - worst['ratio']), 0.1)} % and {listing(spared)} does not."
         )
     if others:
@@ -154,15 +155,17 @@ def _lead(rows: Sequence[Row]) -> str:
     return f"On {place}, {worst['within']} loses throughput; no other version is here to compare."
 
 
-def _alike(
-    inputs: Inputs, rows: Sequence[Row], source: str
-) -> dict[tuple[str, str], list[str]]:
+def _alike(inputs: Inputs, rows: Sequence[Row], source: str) -> dict[tuple[str, str], list[str]]:
     """Workload and effect in words to the engines for which both read the same."""
     found: dict[tuple[str, str], list[str]] = {}
     for row in rows:
-        key = (f"{row['workload']} at concurrency {row['concurrency']}", _effect(inputs, row, source))
+        key = (
+            f"{row['workload']} at concurrency {row['concurrency']}",
+            _effect(inputs, row, source),
+        )
         found.setdefault(key, []).append(row["within"])
-    return found
+    order = list(inputs.config["engines"])
+    return {key: sorted(engines, key=order.index) for key, engines in found.items()}
 
 
 def _effect(inputs: Inputs, row: Row, source: str) -> str:
@@ -268,7 +271,7 @@ def _baseline_pauses(inputs: Inputs, seen: Sequence[Row]) -> str | None:
     return f"{arms} never paused, as a policy that reserves must not: the counter can be trusted."
 
 
-def counting_sentence(inputs: Inputs, rows: Iterable[Row]) -> str:
+def counting_sentence(rows: Iterable[Row]) -> str:
     """Whether the conclusion depends on how tokens are counted."""
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
     if len(ratios) < 2:
@@ -279,11 +282,22 @@ def counting_sentence(inputs: Inputs, rows: Iterable[Row]) -> str:
     return f"The ways of counting differ by {number(points, 0.1)} points at most; {agrees}."
 
 
+def steady_sentences(whole: Sequence[Row], steady: Sequence[Row]) -> list[str]:
+    """Whether the effect of the whole run is also there while every lane is busy."""
+    points = [
+        100 * (rows[0]["ratio"] - 1)
+        for rows in (whole, steady)
+        if rows and rows[0]["ratio"] is not None
+    ]
+    if len(points) < 2:
+        return []
+    shown = [f"{number(p, 0.1, signed=True)} %" for p in points]
+    text = f"Whole run {shown[0]}, while every lane is busy {shown[1]}"
+    if abs(points[0]) >= 5 and abs(points[1]) < abs(points[0]) / 4:
+        return [f"{text}: most of the effect is in the ramp and the emptying lanes at the end."]
+    return [f"{text}."]
+
+
 def aa_rows(inputs: Inputs) -> list[Row]:
     """A/A contrasts of the run."""
     return [row for row in inputs.contrasts if row["contrast"] == AA]
-
-
-def defined(row: Row, column: str) -> bool:
-    """Whether a cell has a number."""
-    return metric(row, column) is not None

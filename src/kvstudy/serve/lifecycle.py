@@ -235,7 +235,7 @@ class Server:
     def _check_owner(self) -> None:
         """A foreign server that answers on our port must not be measured."""
         self.listening = listening(self.pid)
-        if self.listening and self.launch.port not in self.listening:
+        if self.listening is not None and self.launch.port not in self.listening:
             raise UnfitServerError(
                 "server_not_ready",
                 f"port {self.launch.port} is answered by a process that is not this server's",

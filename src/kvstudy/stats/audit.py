@@ -1,4 +1,4 @@
-"""Were the two sides of a contrast the same server but for what the config declares?
+"""Whether the two sides of a contrast were the same server but for what the config declares.
 
 Three things are compared: what each server said it resolved, the YAML it was given, and its
 command line. A difference that no arm option declares spoils the contrast.
@@ -144,8 +144,8 @@ def _differences(
                 continue
             leaf = key.rpartition(".")[2].removeprefix("--").replace("-", "_")
             names = {leaf} | DECLARED_AS.get(leaf, frozenset())
-            shown = ["not set" if value is None else str(value) for value in values]
-            found.append(Difference(place, key, *shown, bool(names & declared)))
+            one_said, two_said = ("not set" if v is None else str(v) for v in values)
+            found.append(Difference(place, key, one_said, two_said, bool(names & declared)))
     return found
 
 

@@ -5,7 +5,8 @@ study's tables, and how far a repetition may be off. `docs/published.md` explain
 
 Selectors pick cells; `repeat` says what to do with the repeats that match:
 
-    {workload: W-C, concurrency: 32, engine: trtllm-1.2.1, arm: mu, metric: tpot_p99_ms, repeat: mean}
+    {workload: W-C, concurrency: 32, engine: trtllm-1.2.1, arm: mu,
+     metric: tpot_p99_ms, repeat: mean}         (repeat: mean, min, max, or a number)
 
 Operations:
 
@@ -16,7 +17,8 @@ Operations:
     spread           largest minus smallest of the repeats
     max_repeat_diff  largest (max - min) / mean of the repeats, in percent, over all cells matched
     count            request rows that meet every condition of `where`
-    demand           concurrency x longest (prompt + output cap); over the pool with `pool_block_tokens`
+    demand           concurrency x longest (prompt + output cap), in tokens; with
+                     `pool_block_tokens`, over the pool the server says it has
     none             cannot be computed from one study; `because` says why
 """
 
@@ -66,7 +68,7 @@ class Selector(Strict):
     repeat: Literal["mean", "min", "max"] | Annotated[int, Field(ge=1)] | None = None
 
     def over(self, base: Selector) -> Selector:
-        """This selector with what it leaves out taken from `base`."""
+        """The selector with what it leaves out taken from `base`."""
         own = self.model_dump(exclude_none=True)
         return Selector.model_validate({**base.model_dump(exclude_none=True), **own})
 

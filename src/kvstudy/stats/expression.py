@@ -8,9 +8,10 @@ from itertools import product
 from statistics import fmean
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvstudy.stats.claims import Bounds, Compute, Selector
-from kvstudy.stats.data import Data, Row, finite, metric
+from kvstudy.stats.data import Data, Reals, Row, finite, metric
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,9 @@ def _reduce(selector: Selector, rows: Sequence[Row]) -> float | None:
     values = finite(metric(row, str(selector.metric)) for row in rows)
     if len(values) < len(rows):
         return None
-    how: Callable[[list[float]], float] = {"min": min, "max": max}.get(str(selector.repeat), fmean)  # type: ignore[arg-type]
-    return how(values)
+    if selector.repeat == "min":
+        return min(values)
+    return max(values) if selector.repeat == "max" else fmean(values)
 
 
 def _undefined(selector: Selector) -> str:
@@ -125,7 +127,7 @@ def _max_repeat_diff(compute: Compute, _data: Data, sides: list[list[Row]]) -> R
     return (max(shares), None) if shares else (None, "no cell has two repeats")
 
 
-def _meets(values: np.ndarray, bounds: Bounds) -> np.ndarray:
+def _meets(values: Reals, bounds: Bounds) -> NDArray[np.bool_]:
     keep = ~np.isnan(values)
     if bounds.equals is not None:
         keep &= values == bounds.equals
@@ -133,7 +135,7 @@ def _meets(values: np.ndarray, bounds: Bounds) -> np.ndarray:
         keep &= values < bounds.below
     if bounds.at_least is not None:
         keep &= values >= bounds.at_least
-    return keep
+    return np.asarray(keep, dtype=np.bool_)
 
 
 def _count(compute: Compute, data: Data, sides: list[list[Row]]) -> Result:

@@ -82,7 +82,7 @@ def _collect(plan: Row, args: argparse.Namespace) -> Iterator[tuple[str, Row]]:
         folder = args.cells_dir / cell["cell_id"]
         if cell["runnable"]:
             collector.add(cell, plan["source"], _measured(folder, tokenizer))
-            yield cell["cell_id"], read_json(folder / "run.json")
+            yield cell["cell_id"], {**read_json(folder / "run.json"), "arm": cell["arm"]}
         else:
             missing = missing_row(plan, cell, plan["source"], cell["planned"])
             collector.cells.append(missing)

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from kvstudy.base import files, tables
-from kvstudy.steps.run import run
 from kvstudy.stats.audit import audit, spoilt
 from kvstudy.stats.claims import read_published
 from kvstudy.stats.contrast import Pair, aa_pairs, contrast_rows, pairs_of
-from kvstudy.stats.data import REQUEST_COLUMNS, Data, data_of
+from kvstudy.stats.data import REQUEST_COLUMNS, data_of
 from kvstudy.stats.verdict import judge
+from kvstudy.steps.run import run
 
 
 def parser() -> argparse.ArgumentParser:

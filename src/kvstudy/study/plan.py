@@ -314,6 +314,11 @@ class Study:
             }
         )
 
+    def why_spec(self, _wildcards: Any = None) -> str:
+        """Slice of the explanation: everything a simulated run depends on."""
+        unused = {"attempts", "title", "slo", "client", "telemetry", "published"}
+        return canonical_json({"config": self.config.model_dump(exclude=unused)})
+
     def report_spec(self, _wildcards: Any = None) -> str:
         """Slice of the report: titles and the study as declared."""
         return canonical_json(

@@ -34,7 +34,7 @@ def pauses(rows: Iterable[Row]) -> int | None:
 
 
 def recomputed_tokens(rows: Iterable[Row], prompt_tokens: int) -> int | None:
-    """Context tokens computed beyond the prompts: Σ `context_tokens` − Σ prompts.
+    """Context tokens computed beyond the prompts: sum of `context_tokens` - sum of prompts.
 
     `prompt_tokens` is the sum over the requests of the same span of time. None where no row states
     context tokens, and where fewer were seen than the prompts have: rows are missing then.
@@ -128,7 +128,7 @@ def largest_gaps(requests: Iterable[Row], rows: Sequence[Row], *, slack_ns: int)
 
 
 def oddities(rows: Sequence[Row]) -> list[str]:
-    """Statements of rows that cannot be true, in words; empty when none is seen.
+    """What iteration records cannot truly say, in words; empty when nothing is seen.
 
     A pause under GUARANTEED_NO_EVICT is for the caller to see: rows do not name the policy.
     """

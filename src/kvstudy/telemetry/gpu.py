@@ -77,13 +77,9 @@ def sample(line: str, t_ns: int) -> GpuSample | None:
     values = [value.strip() for value in line.split(",")]
     if len(values) != len(FIELDS) or not values[1].startswith("GPU-"):
         return None
-    bits = values[9]
-    return GpuSample(
-        t_ns,
-        values[1],
-        *(_number(value) for value in values[2:9]),
-        throttle_bits=int(bits, 16) if _HEX.match(bits) else None,
-    )
+    sm, memory, power, temperature, used, total, busy = map(_number, values[2:9])
+    bits = int(values[9], 16) if _HEX.match(values[9]) else None
+    return GpuSample(t_ns, values[1], sm, memory, power, temperature, used, total, busy, bits)
 
 
 def samples(text: str, t_ns: int) -> list[GpuSample]:

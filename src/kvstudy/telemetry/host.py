@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
 
@@ -13,6 +14,8 @@ import psutil
 
 from kvstudy.base.clock import StudyClock
 from kvstudy.base.units import NS_PER_MS, NS_PER_S
+
+_TREE_EVERY = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,17 +40,24 @@ class HostSample:
     load_1min: float
 
 
-def tree_use(pid: int) -> TreeUse:
-    """Use of the tree below and with `pid`; zeros for a process that is gone."""
-    cpu_s, rss, count = 0.0, 0, 0
-    with contextlib.suppress(psutil.Error):
+def tree(pid: int) -> list[psutil.Process]:
+    """The processes at and below `pid`; none for one that is gone. Looks at every process."""
+    try:
         root = psutil.Process(pid)
-        for process in [root, *root.children(recursive=True)]:
-            with contextlib.suppress(psutil.Error):
-                times = process.cpu_times()
-                cpu_s += times.user + times.system
-                rss += process.memory_info().rss
-                count += 1
+        return [root, *root.children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
+def use_of(processes: Iterable[psutil.Process]) -> TreeUse:
+    """What the processes use that are still there."""
+    cpu_s, rss, count = 0.0, 0, 0
+    for process in processes:
+        with contextlib.suppress(psutil.Error):
+            times, memory = process.cpu_times(), process.memory_info()
+            cpu_s += times.user + times.system
+            rss += memory.rss
+            count += 1
     return TreeUse(cpu_s, rss, count)
 
 
@@ -71,6 +81,7 @@ class HostSampler:
         self._interval_s = interval_ms * NS_PER_MS / NS_PER_S
         self._task: asyncio.Task[None] | None = None
         self._before: tuple[int, float, float] | None = None
+        self._tree: list[psutil.Process] = []
 
     async def __aenter__(self) -> Self:
         self._task = asyncio.create_task(self._run(), name="host-telemetry")
@@ -81,20 +92,22 @@ class HostSampler:
             self._task.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await self._task
-        self.take()
+        await asyncio.to_thread(self.take)
 
     async def _run(self) -> None:
         while True:
-            self.take()
+            await asyncio.to_thread(self.take)
             await asyncio.sleep(self._interval_s)
 
     def take(self) -> None:
-        """One sample, now."""
+        """One sample, now. The tree's members are looked up only every few samples: it is dear."""
         now_ns = time.monotonic_ns()
         own = psutil.Process(os.getpid())
         times = own.cpu_times()
         client_s = times.user + times.system
-        server = tree_use(self._server_pid)
+        if len(self.samples) % _TREE_EVERY == 0:
+            self._tree = tree(self._server_pid)
+        server = use_of(self._tree)
         client_share = server_share = None
         if self._before is not None:
             then_ns, client_before_s, server_before_s = self._before

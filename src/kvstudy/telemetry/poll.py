@@ -45,6 +45,7 @@ _SHORTEST_PAUSE_S = 0.02
 _PERF_EVERY_READS = 20
 _HOPELESS = frozenset({401, 403, 404, 405})
 _OK = 200
+_RECORD = b'"iter"'
 
 GetBody = Callable[[str], Awaitable[tuple[int, bytes]]]
 
@@ -188,7 +189,7 @@ class Poller:
 
     def _pause_s(self, read: Read) -> float:
         """The interval; a quarter of it once half the engine's buffer was full."""
-        is_filling = read.body.count(b'"iter"') > BUFFER_RECORDS // 2
+        is_filling = read.body.count(_RECORD) > BUFFER_RECORDS // 2
         return self._interval_ms / (4000 if is_filling else 1000)
 
     def _is_not_enabled(self, read: Read) -> bool:
@@ -213,7 +214,7 @@ class Poller:
             read = await self._read(get, self._target.path or "")
             if self._target.kind != "iterations" or read.status != _OK:
                 break
-            nothing = nothing + 1 if is_empty(read.body) else 0
+            nothing = 0 if _RECORD in read.body else nothing + 1
             await asyncio.sleep(_SHORTEST_PAUSE_S)
         if self._target.perf_metrics_path and self._stopping.is_set():
             await self._read(get, self._target.perf_metrics_path)

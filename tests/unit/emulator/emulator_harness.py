@@ -116,18 +116,22 @@ class Server:
         assert status == 200, (status, body)
         return json.loads(body)
 
-    def post(self, body: Any, *, key: str | None = None) -> tuple[int, bytes]:
+    def post(
+        self, body: Any, *, key: str | None = None, timeout_s: float = 20
+    ) -> tuple[int, bytes]:
         """Status and body of a completion."""
         data = body if isinstance(body, bytes) else json.dumps(body).encode()
         url = f"http://127.0.0.1:{self.port}/v1/completions"
-        return self._open(urllib.request.Request(url, data=data), key)
+        return self._open(urllib.request.Request(url, data=data), key, timeout_s)
 
-    def _open(self, request: urllib.request.Request, key: str | None) -> tuple[int, bytes]:
+    def _open(
+        self, request: urllib.request.Request, key: str | None, timeout_s: float = 20
+    ) -> tuple[int, bytes]:
         key = key or self.key
         if key:
             request.add_header("Authorization", f"Bearer {key}")
         try:
-            with urllib.request.urlopen(request, timeout=20) as response:  # noqa: S310
+            with urllib.request.urlopen(request, timeout=timeout_s) as response:  # noqa: S310
                 return response.status, response.read()
         except urllib.error.HTTPError as error:
             return error.code, error.read()

@@ -236,12 +236,16 @@ def test_faults_are_read_strictly_and_change_what_is_reported() -> None:
 def test_faults_decide_by_request_number() -> None:
     """Nothing goes wrong by default; 0 is a request that does not count."""
     none = Faults()
-    assert not (none.kills_at(1) or none.kills_after(1) or none.spoils(1) or none.hangs(1, 9))
+    assert not (none.kills_at(1) or none.kills_after(1) or none.spoils(1))
+    assert none.before_hang(1, 9, b"a\n\n") == (b"a\n\n", False)
     assert none.status(1) is None and none.output_tokens(1, 5) == 5
     some = Faults(http_error_at_request=2, http_status=429, short_at_request=2, short_by=9)
     assert (some.status(1), some.status(2)) == (None, 429)
     assert (some.output_tokens(1, 5), some.output_tokens(2, 5)) == (5, 1)
-    assert Faults(hang_at_request=1, hang_after_chunks=3).hangs(1, 3)
+    hanging = Faults(hang_at_request=1, hang_after_chunks=3)
+    assert hanging.before_hang(1, 2, b"a\n\n") == (b"a\n\n", False)
+    assert hanging.before_hang(1, 2, b"a\n\nb\n\n") == (b"a\n\n", True)
+    assert hanging.before_hang(1, 3, b"b\n\n") == (b"", True)
     assert Faults(die_after_requests=2).kills_after(2)
     assert Faults(never_ready=True).status(9) == 503
     assert not Faults(hang_at_request=0).spoils(0)

@@ -252,3 +252,22 @@ def test_an_open_loop_is_placed_by_the_wall_clock(tiny_model: Path, tmp_path: Pa
         summary = server.get_json("/emulator/summary")
     assert (summary["late_arrivals"], summary["unexpected_arrivals"]) == (0, 0)
     assert summary["phases"][0]["ended"] == 5
+
+
+def test_the_published_pressure_workload_pauses_five_times(
+    tiny_model: Path, tmp_path: Path
+) -> None:
+    """W-C under MAX_UTILIZATION with full recompute: the figures of facts/engines.md 9."""
+    load = Load.equal("measured", 128, 16384, 512, 32)
+    argv = arguments(
+        tmp_path, [load], "max_utilization", "recompute", pool=368640, lag=2, scale=200
+    )
+    argv[: len(SIZES)] = [
+        "--max_batch_size", "64", "--max_num_tokens", "8192", "--max_seq_len", "20480"
+    ]  # fmt: skip
+    with serving(tiny_model, tmp_path, *argv) as server:
+        replies = asyncio.run(drive(server.port, load, model="tiny", parse=False))
+        (phase,) = server.get_json("/emulator/summary")["phases"]
+    assert all(reply.is_done for reply in replies)
+    assert (phase["iterations"], phase["pauses"]) == (3128, 5)
+    assert phase["recomputed_tokens"] == 83_199

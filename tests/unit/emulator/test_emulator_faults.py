@@ -37,8 +37,8 @@ def faulty(
 
 
 def raw_stream(server: Server) -> bytes:
-    """Everything a stream brings before its connection ends or falls silent for 0.5 s."""
-    with socket.create_connection(("127.0.0.1", server.port), timeout=0.5) as connection:
+    """Everything a stream brings before its connection ends or falls silent for 1.5 s."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=1.5) as connection:
         connection.sendall(request_bytes(server.port, ask(stream=True)))
         got = b""
         with contextlib.suppress(TimeoutError, ConnectionError):

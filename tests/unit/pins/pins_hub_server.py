@@ -74,7 +74,9 @@ class Hub:
 
     def info(self) -> dict[str, Any]:
         """The answer to a model-info request with blobs."""
-        siblings: list[dict[str, Any]] = [{"rfilename": n, "size": 1, "blobId": "0" * 40} for n in self.extra_names]
+        siblings: list[dict[str, Any]] = [
+            {"rfilename": n, "size": 1, "blobId": "0" * 40} for n in self.extra_names
+        ]
         for name, body in self.files.items():
             entry: dict[str, Any] = {"rfilename": name, "size": len(body)}
             if name in LFS:
@@ -83,14 +85,27 @@ class Hub:
             else:
                 entry["blobId"] = self.blob_id(name)
             siblings.append(entry)
-        return {"id": REPO, "modelId": REPO, "sha": self.sha, "private": False, "tags": [],
-                "downloads": 0, "likes": 0, "siblings": siblings}
+        return {
+            "id": REPO,
+            "modelId": REPO,
+            "sha": self.sha,
+            "private": False,
+            "tags": [],
+            "downloads": 0,
+            "likes": 0,
+            "siblings": siblings,
+        }
 
     def tree(self) -> list[dict[str, Any]]:
         """The answer to a tree request."""
         rows = []
         for name, body in self.files.items():
-            row: dict[str, Any] = {"type": "file", "path": name, "size": len(body), "oid": self.blob_id(name)}
+            row: dict[str, Any] = {
+                "type": "file",
+                "path": name,
+                "size": len(body),
+                "oid": self.blob_id(name),
+            }
             if name in LFS:
                 row["lfs"] = {"oid": self.sha256(name), "size": len(body), "pointerSize": 130}
             rows.append(row)
@@ -114,8 +129,15 @@ class _Handler(BaseHTTPRequestHandler):
         hub = self.hub
         url = urlsplit(self.path)
         host = self.headers["Host"].split(":")[0]
-        hub.seen.append(Seen(host, self.command, url.path, self.headers.get("Range"),
-                             self.headers.get("Authorization")))
+        hub.seen.append(
+            Seen(
+                host,
+                self.command,
+                url.path,
+                self.headers.get("Range"),
+                self.headers.get("Authorization"),
+            )
+        )
         if url.path.startswith("/cdn/"):
             self._file(url.path.removeprefix("/cdn/"), body=body, cdn=True)
             return
@@ -124,8 +146,11 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if url.path.startswith(f"/api/models/{REPO}/tree/"):
             self._json(hub.tree())
-        elif url.path in (f"/api/models/{REPO}", f"/api/models/{REPO}/revision/{COMMIT}",
-                          f"/api/models/{REPO}/revision/main"):
+        elif url.path in (
+            f"/api/models/{REPO}",
+            f"/api/models/{REPO}/revision/{COMMIT}",
+            f"/api/models/{REPO}/revision/main",
+        ):
             assert "blobs" in parse_qs(url.query) or True
             self._json(hub.info())
         elif url.path.startswith(f"/{REPO}/resolve/"):
@@ -143,8 +168,11 @@ class _Handler(BaseHTTPRequestHandler):
         etag = hub.sha256(name) if lfs else hub.blob_id(name)
         common = {"X-Repo-Commit": COMMIT, "ETag": f'"{etag}"', "Accept-Ranges": "bytes"}
         if lfs and not cdn:
-            common |= {"X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(len(content)),
-                       "Location": f"http://localhost:{hub.port}/cdn/{name}?X-Signature=signed-secret"}
+            common |= {
+                "X-Linked-Etag": f'"{etag}"',
+                "X-Linked-Size": str(len(content)),
+                "Location": f"http://localhost:{hub.port}/cdn/{name}?X-Signature=signed-secret",
+            }
             self._send(302, b"", common)
             return
         if name in hub.corrupt:
@@ -162,8 +190,15 @@ class _Handler(BaseHTTPRequestHandler):
     def _json(self, value: Any) -> None:
         self._send(200, json.dumps(value).encode(), {"Content-Type": "application/json"})
 
-    def _send(self, status: int, content: bytes, headers: dict[str, str], *, body: bool = True,
-              cut: int | None = None) -> None:
+    def _send(
+        self,
+        status: int,
+        content: bytes,
+        headers: dict[str, str],
+        *,
+        body: bool = True,
+        cut: int | None = None,
+    ) -> None:
         self.send_response(status)
         for key, value in headers.items():
             self.send_header(key, value)

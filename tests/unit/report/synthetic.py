@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -49,9 +50,7 @@ class Tables:
         plan = self.study.tables_plan()
         row = next(r for r in plan["cells"] if r["cell_id"] == cell_id)
         keys = keys_of(plan, row, source)
-        whole = [
-            complete(r, keys, r.pop("retokenized_tokens", r["chunk_count"])) for r in requests
-        ]
+        whole = [complete(r, keys, r.pop("retokenized_tokens", r["chunk_count"])) for r in requests]
         facts = {"planned": len(whole), **facts}
         if source != "predicted":
             facts = {"attempt": 1, "time_scale": 1.0, "node": "node-a", "commit": "c" * 40} | facts
@@ -81,7 +80,7 @@ def request(order: int, *, send_s: float, ttft_s: float, gaps_s: list[float], **
     chunks = [first]
     for gap in gaps_s:
         chunks.append(chunks[-1] + round(gap * 1e9))
-    ns = [b - a for a, b in zip(chunks, chunks[1:], strict=False)]
+    ns = [b - a for a, b in pairwise(chunks)]
     row = {
         "request_id": f"q{order:04d}",
         "submit_order": order,
@@ -195,9 +194,7 @@ def small_study(source: str = "measured", *, ttft_s: float = 2.0) -> Tables:
                 for i in range(4)
             ]
             mu = [
-                request(
-                    i, send_s=i // 2 * 3.0, ttft_s=ttft_s / 2, gaps_s=[0.2 * slow] * 3 + [3.0]
-                )
+                request(i, send_s=i // 2 * 3.0, ttft_s=ttft_s / 2, gaps_s=[0.2 * slow] * 3 + [3.0])
                 if i == 3
                 else request(i, send_s=i // 2 * 3.0, ttft_s=ttft_s / 2, gaps_s=[0.2 * slow] * 4)
                 for i in range(4)
@@ -211,8 +208,8 @@ def small_study(source: str = "measured", *, ttft_s: float = 2.0) -> Tables:
 
 def full_study(source: str = "emulated", *, noise: float = 0.002, **changes: Any) -> Tables:
     """The configured study, every cell from the simulator, the run's own with a little jitter."""
-    from kvstudy.sim.of_cell import Prediction  # noqa: PLC0415
-    from kvstudy.workload.lengths import submission_order  # noqa: PLC0415
+    from kvstudy.sim.of_cell import Prediction
+    from kvstudy.workload.lengths import submission_order
 
     built = Tables(study_of(backend=source, **changes), source)
     for cell in built.study.cells:
@@ -257,7 +254,7 @@ def _jitter(row: dict[str, Any], speed: float, rng: random.Random) -> dict[str, 
     """The row with all times stretched a little and each chunk up to 2 ms late."""
     chunks = sorted(round(t * speed) + rng.randint(0, 2_000_000) for t in row["chunk_ns"])
     send = round(row["send_ns"] * speed)
-    ns = [b - a for a, b in zip(chunks, chunks[1:], strict=False)]
+    ns = [b - a for a, b in pairwise(chunks)]
     return row | {
         "scheduled_ns": send,
         "send_ns": send,
