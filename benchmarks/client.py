@@ -3,9 +3,10 @@
     python benchmarks/client.py
 
 Server and client run pinned to a core each; under paced loads, where little CPU is used, both at
-real-time priority if they may, so that other work on the machine is not what is measured. `raw reader` reads sockets and counts: what the server
-can emit, the ceiling of the column. The transports under the httpx API that were not chosen run
-beside ours. Under a minute; prints one table.
+real-time priority if they may, so that other work on the machine is not what is measured.
+`raw reader` reads sockets and counts: what the server can emit, the ceiling of the column. The
+transports under the httpx API that were not chosen run beside ours; they only count events, ours
+makes rows. Under a minute; prints one table.
 """
 
 from __future__ import annotations
@@ -136,13 +137,13 @@ async def _httpx(url: str, case: Case, transport: httpx.AsyncBaseTransport) -> d
     return stamps
 
 
-async def httpx_h11(url: str, case: Case) -> dict[int, list[int]]:
+async def over_h11(url: str, case: Case) -> dict[int, list[int]]:
     """Plain httpx."""
     limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
     return await _httpx(url, case, httpx.AsyncHTTPTransport(limits=limits))
 
 
-async def httpx_aiohttp(url: str, case: Case) -> dict[int, list[int]]:
+async def over_aiohttp(url: str, case: Case) -> dict[int, list[int]]:
     """Httpx over httpx-aiohttp."""
     limits = httpx.Limits(max_connections=case.streams)
     return await _httpx(url, case, httpx_aiohttp.AiohttpTransport(limits=limits))
@@ -151,8 +152,8 @@ async def httpx_aiohttp(url: str, case: Case) -> dict[int, list[int]]:
 _EXTRA: dict[str, float] = {}
 _ASYNC: dict[str, Callable[[str, Case], Awaitable[dict[int, list[int]]]]] = {
     "kvstudy": kvstudy,
-    "httpx + h11": httpx_h11,
-    "httpx + aiohttp": httpx_aiohttp,
+    "httpx + h11": over_h11,
+    "httpx + aiohttp": over_aiohttp,
 }
 
 
@@ -181,8 +182,10 @@ def server(case: Case, times: Path) -> Iterator[str]:
     with subprocess.Popen(argv, stdout=subprocess.PIPE, text=True) as process:
         _place(process.pid, cores[0], case)
         assert process.stdout is not None
-        yield process.stdout.readline().strip()
-        process.send_signal(signal.SIGTERM)
+        try:
+            yield process.stdout.readline().strip()
+        finally:
+            process.send_signal(signal.SIGTERM)
 
 
 def _place(pid: int, core: int, case: Case) -> None:
@@ -204,7 +207,7 @@ def measure(client: str, case: Case) -> dict[str, Any]:
                 stdout=subprocess.PIPE,
                 check=True,
                 timeout=120,
-                preexec_fn=lambda: _place(0, cores[-1], case),  # noqa: PLW1509 - one thread
+                preexec_fn=lambda: _place(0, cores[-1], case),
             )
         truth = json.loads(times.read_text(encoding="utf-8"))
     answer = json.loads(done.stdout)

@@ -205,7 +205,7 @@ class Emitter:
             if left > _POLL_S:
                 await asyncio.sleep(left)
             elif left > 0:
-                time.sleep(left)  # noqa: ASYNC251 - the loop's own timer is no finer than 1 ms
+                time.sleep(left)  # the loop's own timer is no finer than 1 ms
 
     def _step(self, stream: Stream) -> None:
         if stream.send_next():

@@ -476,6 +476,7 @@ def test_a_login_is_the_tools_own_and_shows_nowhere(
     tmp_path: Path, layouts: dict[str, Path], apptainer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir()
     with parts.running_registry(tmp_path / "registry") as running:
         pushed = running.push(layouts["other"], "kv/o", "v1")
     with parts.running_registry(tmp_path / "registry", htpasswd=HTPASSWD) as running:
@@ -487,10 +488,14 @@ def test_a_login_is_the_tools_own_and_shows_nowhere(
         seen = _command_lines_during(place)
         by_environment = json.loads((tmp_path / "image.json").read_text())
         shutil.rmtree(place.cache)
-        place.env = {"HOME": str(tmp_path / "home")}
-        parts.run(
-            *("env", f"HOME={tmp_path / 'home'}", apptainer, "registry", "login", "--insecure"),
-            *("--username", "kv", "--password", "planted-secret", f"docker://{running.host}"),
+        place.env = {}
+        subprocess.run(
+            [
+                *(apptainer, "registry", "login", "--username", "kv", "--password-stdin"),
+                f"docker://{running.host}",
+            ],
+            input=b"planted-secret",
+            check=True,
         )
         by_login = place.verify()
 

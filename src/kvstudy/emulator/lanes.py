@@ -31,6 +31,7 @@ class _Progress(Generic[R]):
     phase: Phase
     next_position: int
     is_open: bool = False
+    first_ns: int | None = None
     lobby: dict[int, R] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)
     excused: int = 0
@@ -65,6 +66,7 @@ class Lanes(Generic[R]):
         mine.seen.add(expected.position)
         if not mine.is_open and expected.position < mine.phase.first_count:
             mine.lobby[expected.position] = request
+            mine.first_ns = at_ns if mine.first_ns is None else mine.first_ns
             self._open_if_complete(expected.phase, at_ns)
         elif expected in self._reserved:
             self._there[expected] = request
@@ -143,6 +145,9 @@ class Lanes(Generic[R]):
         mine = self._progress[index]
         mine.is_open = True
         self.opened.append(index)
+        # The phase starts when its first request came: how long the wire takes to bring the
+        # others is wall time, which a time scale would stretch; the first steps catch up instead.
+        at_ns = at_ns if mine.first_ns is None else mine.first_ns
         self._ready += [(mine.lobby[position], at_ns) for position in sorted(mine.lobby)]
         mine.lobby.clear()
 

@@ -7,7 +7,7 @@ five runs, one constant at a time, give all runs.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -35,7 +35,7 @@ METRICS = (
 )
 
 
-def step_time_of(values: Sequence[float]) -> StepTime:
+def step_time_of(values: Iterable[float]) -> StepTime:
     """Constants in the order of `CONSTANTS`."""
     return StepTime(**dict(zip(CONSTANTS, map(float, values), strict=True)))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from kvstudy.explain.basis import basis_of, values_of
+from kvstudy.explain.basis import basis_of, step_time_of, values_of
 from kvstudy.explain.fit import Fit, fit
 from kvstudy.explain.regimes import pause_words
 from kvstudy.explain.scenario import Outcome
@@ -28,6 +28,7 @@ def calibrate(
     return {
         "basis": "fitted",
         "step_time": asdict(found.step_time),
+        "extremes": [asdict(step_time_of(values)) for values in found.extremes],
         "constants": [asdict(r) for r in found.ranges],
         "not_separable": found.not_separable,
         "directions": [asdict(d) for d in found.directions],

@@ -41,15 +41,26 @@ def verify_image(spec: EngineSpec, cache: Path, *, full: bool = False) -> Docume
     if path is not None and local_image.kind_of(path) == "sif":
         return _document(spec, image, _staged_sif(spec, image, path))
     store = ImageStore(cache)
-    with store.locked(image.digest):
-        record = store.record(image.digest)
-        if record is not None:
-            record["place"] = recheck(record["place"], f"image {image.digest}", full=full)
-        elif path is not None:
-            record = _convert(spec, image, path, store)
-        else:
-            record = _pull(spec, image, store)
+    record = _cached(image, store, full=full)
+    if record is None:
+        with store.locked(image.digest):
+            record = _cached(image, store, full=full)
+            if record is None and path is not None:
+                record = _convert(spec, image, path, store)
+            elif record is None:
+                record = _pull(spec, image, store)
     return _document(spec, image, record)
+
+
+def _cached(image: Image, store: ImageStore, *, full: bool) -> Document | None:
+    """A complete image of the cache, looked at again.
+
+    Needs no lock, no tool and no right to write: the record is written last, and whole.
+    """
+    record = store.record(image.digest)
+    if record is not None:
+        record["place"] = recheck(record["place"], f"image {image.digest}", full=full)
+    return record
 
 
 def _document(spec: EngineSpec, image: Image, record: Document) -> Document:

@@ -111,13 +111,20 @@ def run_tool(
     ):
         try:
             for line in process.stdout or ():
-                tail.append(line.decode(errors="replace").rstrip()[:_LINE_CHARS])
+                tail.append(_both_ends(line.decode(errors="replace").rstrip()))
             code = process.wait()
         finally:
             end_group(process)
     if code != 0:
         said = scrub("\n  ".join(tail), environ)
         raise PinError(f"{what}: {Path(argv[0]).name} ended with {code}; {hint}\n  {said}")
+
+
+def _both_ends(line: str) -> str:
+    """A long line without its middle: the reason of a fault stands at its end."""
+    if len(line) <= _LINE_CHARS:
+        return line
+    return f"{line[: _LINE_CHARS // 4]} ... {line[-3 * _LINE_CHARS // 4 :]}"
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:

@@ -73,6 +73,7 @@ def claim_tables(inputs: Inputs) -> list[Table]:
                     *([f"Source: {file.url}"] if file.url else []),
                 ],
                 filter_column=5,
+                short_columns=range(1, 10),
             )
         )
     return tables

@@ -18,7 +18,7 @@ from kvstudy.stats.data import Reals, Row
 
 @dataclass(frozen=True)
 class CellRows:
-    """One cell of one source: its summary, requests in submission order, iterations in time."""
+    """One cell of one source: its summary, requests in order, iterations of its window."""
 
     row: Row
     requests: pa.Table
@@ -81,7 +81,10 @@ class Frames:
         """Rows of one cell."""
         requests = _of(self.requests, row).sort_by("submit_order")
         done = requests.filter(pc.is_valid(requests["first_chunk_ns"]))
-        return CellRows(row, done, _of(self.iterations, row).sort_by("t_ns"))
+        start, end = row["window_start_ns"] or 0, row["window_end_ns"] or 0
+        steps = _of(self.iterations, row).sort_by("t_ns")
+        inside = pc.and_(pc.greater(steps["t_ns"], start), pc.less_equal(steps["t_ns"], end))
+        return CellRows(row, done, steps.filter(inside))
 
     def rows(self, source: str, **keys: Any) -> list[Row]:
         """Summaries of the cells of a source that ran, by repeat."""

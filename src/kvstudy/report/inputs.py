@@ -25,6 +25,15 @@ PROVENANCE = {
 }
 
 
+def published_first(rows: Sequence[Row], published: Sequence[Published]) -> list[Row]:
+    """Rows of published workloads first, in the order of the published tables."""
+    places: dict[str, int] = {}
+    for file in published:
+        for layout in file.layouts:
+            places.setdefault(layout.workload, len(places))
+    return sorted(rows, key=lambda row: places.get(row["workload"], len(places)))
+
+
 @dataclass(frozen=True)
 class Inputs:
     """One study's tables and words."""

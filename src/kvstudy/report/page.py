@@ -74,6 +74,7 @@ class Table:
     provenance: str = ""
     notes: Sequence[str] = ()
     filter_column: int | None = None
+    short_columns: Sequence[int] | None = None
 
     @property
     def csv(self) -> str:
@@ -129,11 +130,12 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """Foreign text shown verbatim."""
+    """Foreign text shown verbatim; `said` is what came back, shown where there is room."""
 
     title: str
     text: str
     language: str = ""
+    said: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,13 +196,15 @@ def data_uri(content: bytes, kind: str) -> str:
 
 
 def markdown_table(table: Table) -> Safe:
-    """A GitHub-flavoured pipe table, every cell escaped."""
-    names = [f"{h.label} ({h.unit})" if h.unit else h.label for h in table.heads]
+    """A GitHub-flavoured pipe table of the columns that fit there, every cell escaped."""
+    shown = table.short_columns or range(len(table.heads))
+    heads = [table.heads[i] for i in shown]
+    names = [f"{h.label} ({h.unit})" if h.unit else h.label for h in heads]
     lines = [
         _line(markdown(name) for name in names),
-        _line(Safe("---:" if head.numeric else "---") for head in table.heads),
+        _line(Safe("---:" if head.numeric else "---") for head in heads),
     ]
-    lines += [_line(markdown(cell.text) for cell in row) for row in table.rows]
+    lines += [_line(markdown(row[i].text) for i in shown) for row in table.rows]
     return Safe("\n".join(lines))
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
+from kvstudy.base.digest import canonical_json
 from kvstudy.base.reasons import INVALID, WARNING
 from kvstudy.metrics.cards import CARDS
 from kvstudy.report.inputs import Inputs
 from kvstudy.report.page import Code, Head, Table, entry
 from kvstudy.report.text import listing
-from kvstudy.stats.audit import Finding, flatten
+from kvstudy.stats.audit import Finding, flags, flatten
 
 _RUN_KEYS = ("started_at", "ending", "time_scale", "attempt", "commit", "dirty", "spec_digest")
 
@@ -49,7 +51,7 @@ def _facts(run: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _distinct(values: list[Any]) -> str:
-    found = dict.fromkeys(str(value) for value in values if value is not None)
+    found = dict.fromkeys(_shown(value) for value in values if value is not None)
     return ", ".join(found)
 
 
@@ -67,11 +69,12 @@ def run_table(inputs: Inputs) -> list[Table]:
 
 
 def _shown(value: Any) -> str:
+    """A recorded value in words: yes and no, five digits."""
     if value is None:
         return "none"
-    return (
-        {True: "yes", False: "no"}.get(value, str(value)) if isinstance(value, bool) else str(value)
-    )
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:.5g}" if isinstance(value, float) else str(value)
 
 
 def resolved_tables(inputs: Inputs) -> list[Table]:
@@ -183,21 +186,26 @@ def _unfair_sentence(inputs: Inputs, finding: Finding) -> str:
 
 
 def launches(inputs: Inputs) -> list[Code]:
-    """One launch command with its files per engine, workload and arm."""
-    shown: dict[tuple[str, str, str], Code] = {}
+    """Each distinct launch once: command, files, and what the first such server said."""
+    shown: dict[str, Code] = {}
+    workloads: dict[str, dict[str, None]] = {}
     for cell_id, run in inputs.runs.items():
-        key = (run["engine"], cell_id.partition(".")[0], run["arm"])
+        argv = [str(word) for word in run.get("argv") or []]
+        given = run.get("files") or {}
+        key = canonical_json([run["engine"], run["arm"], flags(argv), given])
+        workloads.setdefault(key, {})[cell_id.partition(".")[0]] = None
         if key in shown:
             continue
-        lines = [shlex.join(str(word) for word in run.get("argv") or [])]
-        for name, text in (run.get("files") or {}).items():
+        lines = [shlex.join(argv)]
+        for name, text in given.items():
             lines += ["", f"# {name}", text.rstrip("\n")]
-        excerpts = (run.get("resolved") or {}).get("excerpts") or []
-        if excerpts:
-            lines += ["", "# what the server said", *(str(line) for line in excerpts)]
-        title = f"{run['engine']}, {key[1]}, {inputs.arm(run['arm'])} ({cell_id})"
-        shown[key] = Code(title, "\n".join(lines), "sh")
-    return list(shown.values())
+        said = (run.get("resolved") or {}).get("excerpts") or []
+        title = f"{run['engine']}, {inputs.arm(run['arm'])}"
+        shown[key] = Code(title, "\n".join(lines), "sh", "\n".join(str(line) for line in said))
+    return [
+        replace(code, title=f"{code.title}: {listing(list(workloads[key]))}")
+        for key, code in shown.items()
+    ]
 
 
 def method_tables(_inputs: Inputs) -> list[Table]:

@@ -13,6 +13,18 @@ from kvstudy.report.text import clean, fenced, markdown
 
 MARKDOWN_LIMIT = 60_000
 HTML_LIMIT = 3_000_000
+_LEAST_NEEDED = (
+    "Definitions",
+    "Inside the server",
+    "Repeats",
+    "Resolved configuration and its audit",
+    "Across versions",
+    "Effects and noise",
+    "Launch commands",
+    "Why",
+    "Environment",
+)
+"""Folds of the Markdown, in the order in which they give way to its limit."""
 
 
 def html(page: Page, templates: Path) -> str:
@@ -62,8 +74,8 @@ def markdown_report(page: Page, templates: Path) -> str:
     environment.globals["table"] = markdown_table
     environment.globals["fenced"] = fenced
     template = environment.get_template("report.md.j2")
-    for detail in ("full", "short", "least"):
-        text = template.render(page=page, detail=detail).strip() + "\n"
+    for count in range(len(_LEAST_NEEDED) + 1):
+        text = template.render(page=page, left_out=_LEAST_NEEDED[:count]).strip() + "\n"
         if len(text) < MARKDOWN_LIMIT:
             return text
     raise DataError(f"report.md: {len(text):,} characters, the limit is {MARKDOWN_LIMIT:,}")

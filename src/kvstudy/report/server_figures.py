@@ -69,8 +69,8 @@ def timeline(
                 f"One bar per request, repeat 1, {frames.backend}. Prefill starts where the steps "
                 "before the first chunk computed as many prompt tokens as the prompt has; without "
                 "iteration records it counts as waiting. Stalled: a gap between chunks "
-                f"above {number(_SECONDS_STALLED)} s and 1 % of the run, so that the prefill of other "
-                "requests do not count."
+                f"above {number(_SECONDS_STALLED)} s and 1 % of the run, so that other requests' "
+                "prefill does not count."
             ),
             alternative=" ".join(words),
         )

@@ -9,7 +9,9 @@ from kvstudy.base import tables
 from kvstudy.report.drawn import write_figures
 from kvstudy.report.figures import draw_all
 from kvstudy.report.frames import Frames
+from kvstudy.report.inputs import published_first
 from kvstudy.stats.claims import read_published
+from kvstudy.stats.data import Row
 from kvstudy.steps.run import run
 
 
@@ -25,12 +27,17 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Read, draw, write."""
     args = parser().parse_args(argv)
+    published = read_published(args.published)
+
+    def rows(path: Path, table: tables.Table) -> list[Row]:
+        return published_first(tables.read(path, table).to_pylist(), published)
+
     frames = Frames(
-        cells=tables.read(args.cells, tables.CELLS).to_pylist(),
+        cells=rows(args.cells, tables.CELLS),
         requests=tables.read(args.requests, tables.REQUESTS),
         iterations=tables.read(args.iterations, tables.ITERATIONS),
-        contrasts=tables.read(args.contrasts, tables.CONTRASTS).to_pylist(),
-        published=read_published(args.published),
+        contrasts=rows(args.contrasts, tables.CONTRASTS),
+        published=published,
     )
     write_figures(args.out, draw_all(frames))
 

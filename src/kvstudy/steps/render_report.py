@@ -6,17 +6,10 @@ import argparse
 import json
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
-from kvstudy.base import files, tables
-from kvstudy.report.drawn import read_figures
-from kvstudy.report.inputs import Inputs
+from kvstudy.base import files
+from kvstudy.report.load import load
 from kvstudy.report.numbers import page_of
 from kvstudy.report.render import html, markdown_report
-from kvstudy.stats.audit import audit
-from kvstudy.stats.claims import read_published
-from kvstudy.stats.contrast import pairs_of
-from kvstudy.stats.data import REQUEST_COLUMNS, Row, data_of
 from kvstudy.steps.run import run
 
 
@@ -37,29 +30,9 @@ def parser() -> argparse.ArgumentParser:
 def main(argv: list[str] | None = None) -> None:
     """Read, compose, write both."""
     args = parser().parse_args(argv)
-    cells = tables.read(args.cells, tables.CELLS)
-    data = data_of(cells, tables.read(args.requests, tables.REQUESTS, REQUEST_COLUMNS))
-    runs = files.read_json(args.runs)
-    config = files.read_json(args.study)["config"]
-    inputs = Inputs(
-        spec=args.spec,
-        data=data,
-        contrasts=tables.read(args.contrasts, tables.CONTRASTS).to_pylist(),
-        verdicts=tables.read(args.verdicts, tables.VERDICTS).to_pylist(),
-        runs=runs,
-        published=read_published(args.published),
-        findings=audit(pairs_of(config["contrasts"], data), runs, config["arms"]),
-        figures=read_figures(args.figures),
-        hypotheses=_optional(args.hypotheses),
-        regimes=_optional(args.regimes),
-    )
-    page = page_of(inputs)
+    page = page_of(load(args.spec, vars(args)))
     files.write_text(args.html, html(page, args.templates))
     files.write_text(args.markdown, markdown_report(page, args.templates))
-
-
-def _optional(path: Path | None) -> list[Row]:
-    return [] if path is None else pq.read_table(path).to_pylist()
 
 
 if __name__ == "__main__":

@@ -182,7 +182,9 @@ class Emulator(Strict):
     step_time: StepTime = StepTime()
     fitted_to: list[str] = Field(default=[], description="cell patterns the constants saw")
     admission_lag_steps: Annotated[int, Field(ge=0)] = 2
-    chunks_per_s: PositiveReal = Field(default=6000.0, description="wall pace of emulated cells")
+    chunks_per_s: PositiveReal = Field(
+        default=24000.0, description="wall pace of emulated cells in their busiest seconds"
+    )
 
 
 class Config(Strict):

@@ -16,6 +16,7 @@ Row = dict[str, Any]
 
 _SLACK_NS = 100_000_000
 _OK = 200
+_MOST_FAILED = 10
 _NOT_FOUND = frozenset({404, 405})
 _REFUSED = frozenset({401, 403})
 PERF_METRICS = "/perf_metrics"
@@ -181,6 +182,8 @@ def _iterations(
 ) -> Collected:
     coverage = trtllm.coverage(rows)
     why, reason = _nothing(counts) if not rows else _incomplete(coverage, counts)
+    if rows and why is None and all(row["paused_requests"] is None for row in rows):
+        why, reason = Why.NO_COUNTER, "no record states a usable number of pauses"
     status = Status.MEASURED
     if why is not None:
         status = Status.PARTIAL if rows else Status.NOT_MEASURED
@@ -204,13 +207,15 @@ def _scrapes(
 ) -> Collected:
     rows = prometheus.rows(readings)
     why, reason = _nothing(counts) if not rows else (None, "")
-    status = Status.MEASURED if rows else Status.NOT_MEASURED
-    if rows and all(reading.pauses_total is None for _, reading in readings):
-        status, why = Status.PARTIAL, Why.NO_COUNTER
+    has_counter = any(reading.pauses_total is not None for _, reading in readings)
+    if rows and not has_counter and header.adapter not in knowledge.NEVER_PAUSE:
+        why = Why.NO_COUNTER
         reason = "the page has no counter of pauses; gauges between two scrapes are not seen"
-    elif rows and counts.failed:
+    elif rows and counts.failed * _MOST_FAILED > counts.reads:
         why, reason = Why.UNREACHABLE, f"{counts.failed} of {counts.reads} reads failed"
-        status = Status.PARTIAL
+    status = Status.MEASURED
+    if why is not None:
+        status = Status.PARTIAL if rows else Status.NOT_MEASURED
     return Collected(
         status,
         rows=rows,

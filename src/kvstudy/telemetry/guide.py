@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 
 from kvstudy.telemetry.knowledge import ENTRIES
 from kvstudy.telemetry.signs import Entry
@@ -106,40 +107,44 @@ def _table() -> str:
 
 
 def _section(entry: Entry) -> str:
+    """One version; what it shares with the entry before is said once, there."""
+    before = _before(entry)
+    known = before.signs if before else ()
+    warned = before.pitfalls if before else ()
+    signs = [sign for sign in entry.signs if sign not in known]
+    pitfalls = [text for text in entry.pitfalls if text not in warned]
     lines = [
-        f"## {entry.engine}: {entry.versions}",
-        "",
-        "Switch on:",
-        "",
-        f"```{entry.language}",
-        entry.settings,
-        "```",
-        "",
-        "Look:",
-        "",
-        "```sh",
-        entry.look,
-        "```",
-        "",
-        f"- Does a read take it away? {_sentence(entry.destructive)}",
-        f"- How often: {_sentence(entry.interval)}",
-        "",
-        "| sign | nature | meaning |",
-        "|---|---|---|",
-        *(f"| {_code(s.name)} | {s.nature} | {s.meaning} |" for s in entry.signs),
-        "",
-        "Not shown by any option:",
-        "",
-        *(f"- {_sentence(text)}" for text in entry.not_shown),
-        "",
-        "Pitfalls:",
-        "",
-        *(f"- {_sentence(text)}" for text in entry.pitfalls),
-        "",
-        f"How this is known: {_sentence(entry.basis)}",
-        "",
+        *(f"## {entry.engine}: {entry.versions}", ""),
+        *("Switch on:", "", f"```{entry.language}", entry.settings, "```", ""),
+        *("Look:", "", "```sh", entry.look, "```", ""),
     ]
+    if before is None or entry.destructive != before.destructive:
+        lines.append(f"- Does a read take it away? {_sentence(entry.destructive)}")
+    if before is None or entry.interval != before.interval:
+        lines.append(f"- How often: {_sentence(entry.interval)}")
+    if lines[-1]:
+        lines.append("")
+    if before is not None:
+        lines += [f"The signs and pitfalls of {before.versions} hold here too. In addition:", ""]
+    if signs:
+        lines += ["| sign | nature | meaning |", "|---|---|---|"]
+        lines += [f"| {_code(s.name)} | {s.nature} | {s.meaning} |" for s in signs]
+        lines.append("")
+    lines += _list("Not shown by any option:", entry.not_shown)
+    lines += _list("Pitfalls:", pitfalls)
+    lines += [f"How this is known: {_sentence(entry.basis)}", ""]
     return "\n".join(lines)
+
+
+def _before(entry: Entry) -> Entry | None:
+    """The entry of the same engine that this one follows."""
+    own = [other for other in ENTRIES if other.adapter == entry.adapter]
+    at = own.index(entry)
+    return own[at - 1] if at else None
+
+
+def _list(head: str, texts: Sequence[str]) -> list[str]:
+    return [head, "", *(f"- {_sentence(text)}" for text in texts), ""] if texts else []
 
 
 def _code(name: str) -> str:

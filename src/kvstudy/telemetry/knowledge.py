@@ -55,6 +55,25 @@ _PERF = Sign(
     "more iterations than output tokens betray silent decoding; more blocks than prompt + output "
     "need betray recomputation",
 )
+_LATE_1_3_SIGNS = (
+    Sign(
+        "kvCacheIterationStats (late candidates)",
+        Nature.EVENT,
+        "per window size: blocks allocated, reused and missed in this iteration; more "
+        "allocated blocks than new tokens need betray recomputation",
+    ),
+    Sign(
+        "trtllm_num_paused_requests",
+        Nature.GAUGE,
+        "Prometheus, late candidates: the last iteration's value. Scrapes miss nearly all "
+        "pauses; do not add it up",
+    ),
+    Sign(
+        "trtllm_kv_cache_utilization, trtllm_num_requests_waiting",
+        Nature.GAUGE,
+        "Prometheus, late candidates: how full the pool is, how many wait",
+    ),
+)
 _DESTRUCTIVE = (
     "yes: each record is given once, to whoever asks first. Exactly one reader; a second one "
     "steals records, and the gaps in `iter` are the only trace. At most 1,000 records are kept, "
@@ -91,7 +110,12 @@ ENTRIES = (
             "# print_iter_log: true         # optional second source, one line per iteration"
         ),
         language="yaml",
-        look="curl -s http://127.0.0.1:$PORT/metrics",
+        look=(
+            "# each call takes the records it shows: keep them, then add up\n"
+            "while sleep 1; do curl -s http://127.0.0.1:$PORT/metrics; echo; done "
+            ">> metrics.jsonl\n"
+            "jq -s 'flatten | map(.inflightBatchingStats.numPausedRequests) | add' metrics.jsonl"
+        ),
         destructive=_DESTRUCTIVE,
         interval=_TRTLLM_INTERVAL,
         signs=(*_TRTLLM_SIGNS, _ITER_LOG, _DEBUG_LOG, _PERF),
@@ -137,23 +161,7 @@ ENTRIES = (
         interval=_TRTLLM_INTERVAL,
         signs=(
             *_TRTLLM_SIGNS,
-            Sign(
-                "kvCacheIterationStats (late candidates)",
-                Nature.EVENT,
-                "per window size: blocks allocated, reused and missed in this iteration; more "
-                "allocated blocks than new tokens need betray recomputation",
-            ),
-            Sign(
-                "trtllm_num_paused_requests",
-                Nature.GAUGE,
-                "Prometheus, late candidates: the last iteration's value. Scrapes miss nearly all "
-                "pauses; do not add it up",
-            ),
-            Sign(
-                "trtllm_kv_cache_utilization, trtllm_num_requests_waiting",
-                Nature.GAUGE,
-                "Prometheus, late candidates: how full the pool is, how many wait",
-            ),
+            *_LATE_1_3_SIGNS,
             _ITER_LOG,
             _DEBUG_LOG,
             _PERF,
@@ -190,7 +198,7 @@ ENTRIES = (
         look="curl -s http://127.0.0.1:$PORT/metrics",
         destructive=_DESTRUCTIVE,
         interval=_TRTLLM_INTERVAL,
-        signs=(*_TRTLLM_SIGNS, _ITER_LOG, _DEBUG_LOG, _PERF),
+        signs=(*_TRTLLM_SIGNS, *_LATE_1_3_SIGNS, _ITER_LOG, _DEBUG_LOG, _PERF),
         not_shown=("which request was paused",),
         pitfalls=(
             "KV-cache manager V2 has another scheduler: under MAX_UTILIZATION it may suspend a "
@@ -352,6 +360,10 @@ def entry_for(adapter: str, version: str) -> Entry | None:
     own = [entry for entry in ENTRIES if entry.adapter == adapter]
     fitting = [entry for entry in own if entry.since <= release(version)]
     return fitting[-1] if fitting else None
+
+
+NEVER_PAUSE = frozenset({"llamacpp"})
+"""Engines that take no blocks away from a running request, and so have nothing to count."""
 
 
 def switch_for(adapter: str, version: str) -> str:

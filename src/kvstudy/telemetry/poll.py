@@ -172,7 +172,7 @@ class Poller:
             timeout=READ_TIMEOUT_S,
             follow_redirects=True,
             trust_env=False,
-            limits=httpx.Limits(max_connections=1),
+            limits=httpx.Limits(max_connections=1, max_keepalive_connections=0),
         )
 
     async def _until_stopped(self, get: GetBody) -> None:

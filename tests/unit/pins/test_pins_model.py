@@ -232,9 +232,10 @@ def test_hashes_are_those_of_git_and_sha256(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"hello\n")
 
-    sha256, blob = hashes_of(path, 6)
+    sha256, blob = hashes_of(path, 6, git=True)
 
     assert sha256 == "5891b5b522d5df086d0ff0b110fbd9d21bb4fc7163af34d08286a2e846f6be03"
+    assert hashes_of(path, 6, git=False) == (sha256, "")
     assert blob == "ce013625030ba8dba906f756967f9e9ca394464a"
 
 

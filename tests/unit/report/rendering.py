@@ -23,10 +23,12 @@ class Rendered:
 
     @property
     def html(self) -> str:
+        """The page."""
         return (self.folder / "index.html").read_text(encoding="utf-8")
 
     @property
     def markdown(self) -> str:
+        """Its Markdown."""
         return (self.folder / "report.md").read_text(encoding="utf-8")
 
 
@@ -36,25 +38,23 @@ def render(tables: Tables, folder: Path, *, figures: bool = True) -> Rendered:
     f = {name: str(folder / f"{name}.parquet") for name in ("cells", "requests", "iterations")}
     f |= {name: str(folder / f"{name}.parquet") for name in ("contrasts", "verdicts")}
     f |= {name: str(folder / f"{name}.json") for name in ("runs", "study")}
+    published = ["--published", *PUBLISHED]
     read = ["--cells", f["cells"], "--requests", f["requests"]]
-    compare_arms.main(
-        ["--spec", tables.study.stats_spec(), *read, "--published", *PUBLISHED]
-        + ["--runs", f["runs"], "--study", f["study"]]
-        + ["--contrasts", f["contrasts"], "--verdicts", f["verdicts"]]
-    )
+    asked = ["--runs", f["runs"], "--study", f["study"]]
+    stats = ["--contrasts", f["contrasts"], "--verdicts", f["verdicts"]]
+    spec = ["--spec", tables.study.stats_spec()]
+    compare_arms.main([*spec, *read, *published, *asked, *stats])
+
     drawn = folder / "figures"
     if figures:
-        draw_figures.main(
-            [*read, "--iterations", f["iterations"], "--contrasts", f["contrasts"]]
-            + ["--published", *PUBLISHED, "--out", str(drawn)]
-        )
+        steps = ["--iterations", f["iterations"], "--contrasts", f["contrasts"]]
+        draw_figures.main([*read, *steps, *published, "--out", str(drawn)])
     else:
         drawn.mkdir(exist_ok=True)
         (drawn / "manifest.json").write_text('{"figures": []}')
-    render_report.main(
-        ["--spec", tables.study.report_spec(), "--study", f["study"], *read]
-        + ["--runs", f["runs"], "--contrasts", f["contrasts"], "--verdicts", f["verdicts"]]
-        + ["--published", *PUBLISHED, "--figures", str(drawn), "--templates", str(TEMPLATES)]
-        + ["--html", str(folder / "index.html"), "--markdown", str(folder / "report.md")]
-    )
+
+    spec = ["--spec", tables.study.report_spec()]
+    sources = ["--figures", str(drawn), "--templates", str(TEMPLATES)]
+    out = ["--html", str(folder / "index.html"), "--markdown", str(folder / "report.md")]
+    render_report.main([*spec, *read, *asked, *stats, *published, *sources, *out])
     return Rendered(folder)

@@ -60,7 +60,7 @@ def test_svg_is_ready_to_stand_in_the_page(drawn) -> None:
         assert "#010203" not in svg.replace("var(--ink, #1b1f24)", "")
         assert all(i.startswith(name) for i in re.findall(r'(?<=[ <])id="([^"]+)"', svg))
         ids = set(re.findall(r'(?<=[ <])id="([^"]+)"', svg))
-        assert {m for m in re.findall(r'(?:href="#|url\(#)([^")]+)', svg)} <= ids
+        assert set(re.findall(r'(?:href="#|url\(#)([^")]+)', svg)) <= ids
         assert "DejaVu" not in svg
 
 

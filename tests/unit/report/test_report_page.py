@@ -26,6 +26,7 @@ class Numbers(HTMLParser):
         self.tags: list[tuple[str, dict[str, str | None]]] = []
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the tag, and its number if it has one."""
         own = dict(attrs)
         self.tags.append((tag, own))
         claim, source, value = (own.get(f"data-{k}") for k in ("claim", "source", "value"))

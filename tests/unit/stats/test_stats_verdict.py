@@ -144,8 +144,10 @@ def rows_with(*verdicts: str, source: str = "measured") -> list[dict[str, Any]]:
         (rows_with("model_differs", source="predicted") + rows_with("reproduced"), 0),
         ([], 2),
         (
-            [{"source": "measured", "verdict": "not_measured", "tolerance": None}]
-            + rows_with("reproduced"),
+            [
+                {"source": "measured", "verdict": "not_measured", "tolerance": None},
+                *rows_with("reproduced"),
+            ],
             0,
         ),
     ],

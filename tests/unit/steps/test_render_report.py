@@ -33,11 +33,11 @@ def test_optional_tables_fill_the_chapter_why(tmp_path: Path) -> None:
     for name in ("study", "runs"):
         flags += [f"--{name}", str(tmp_path / f"{name}.json")]
 
-    render_report.main(
-        [*flags, "--figures", str(tmp_path / "figures")]
-        + ["--templates", str(ROOT / "report/templates")]
-        + ["--html", str(tmp_path / "r/index.html"), "--markdown", str(tmp_path / "r/report.md")]
-    )
+    flags += ["--figures", str(tmp_path / "figures")]
+    flags += ["--templates", str(ROOT / "report/templates")]
+    flags += ["--html", str(tmp_path / "r/index.html"), "--markdown", str(tmp_path / "r/report.md")]
+
+    render_report.main(flags)
 
     html = (tmp_path / "r/index.html").read_text()
     assert 'id="why"' in html

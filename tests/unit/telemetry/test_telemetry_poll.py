@@ -12,7 +12,7 @@ from pathlib import Path
 
 import httpx
 import pytest
-from telemetry_records import SGLANG_PAGE, TRTLLM_PAGE, VLLM_PAGE, body, record
+from telemetry_records import LLAMACPP_PAGE, SGLANG_PAGE, TRTLLM_PAGE, VLLM_PAGE, body, record
 
 from kvstudy.base.clock import StudyClock
 from kvstudy.telemetry import raw
@@ -335,3 +335,30 @@ def test_a_huge_answer_is_dropped_and_counted(tmp_path: Path) -> None:
     assert found.counts.failed == 1
     assert "more than 16 MiB" in found.counts.last_error
     assert [row["iter"] for row in found.rows] == [1]
+
+
+def test_records_that_state_no_pauses_measure_none(tmp_path: Path) -> None:
+    get, asked = script((200, json.dumps([record(n, paused=-1) for n in (1, 2)]).encode()))
+
+    found = polled(tmp_path, get, until=lambda _: len(asked) >= 1)
+
+    assert (found.status, found.why) == (Status.PARTIAL, Why.NO_COUNTER)
+
+
+def test_an_engine_that_never_pauses_needs_no_counter(tmp_path: Path) -> None:
+    get, _ = script(last=LLAMACPP_PAGE.encode())
+
+    found = polled(tmp_path, get, of=target("prometheus", adapter="llamacpp"))
+
+    assert (found.status, found.why) == (Status.MEASURED, None)
+
+
+def test_scrapes_that_failed_often_are_partial(tmp_path: Path) -> None:
+    lost = [httpx.ReadError("reset")] * 3
+    get, asked = script((200, VLLM_PAGE.encode()), *lost, last=VLLM_PAGE.encode())
+
+    found = polled(
+        tmp_path, get, of=target("prometheus", adapter="vllm"), until=lambda _: len(asked) >= 4
+    )
+
+    assert (found.status, found.why) == (Status.PARTIAL, Why.UNREACHABLE)

@@ -1,8 +1,10 @@
-"""llama.cpp's llama-server: the worked example of an adapter (docs/adding-an-engine.md).
+"""llama.cpp's llama-server: the worked example of an adapter.
 
 An adapter is one pure function from settings to a `Launch`. It answers five questions: what is
 the executable, where does the model stand, which flags say what the settings say, what must the
-running server report of itself, and on which routes it answers what.
+running server report of itself, and on which routes it answers what. The rest of adding an engine
+is its line in `serve.command.ADAPTERS`, a parser in `serve.resolved` for what it reports, its
+metric names in `telemetry.prometheus`, its entry in `telemetry.knowledge`, and golden tests.
 
 llama.cpp has one KV cache of `--ctx-size` cells, shared by all slots when unified. It has no
 preemption: when a unified cache is full, requests fail in mid-stream.

@@ -78,7 +78,6 @@ def build(
     `model` is an absolute folder or a hub name; trtllm-serve names a folder by its last part.
     """
     document = extra_yaml(engine, server, options)
-    default_name = PurePosixPath(model).name if model.startswith("/") else model
     flags = [
         *("--backend", "pytorch", "--tp_size", str(server.tp)),
         *("--max_batch_size", str(server.max_batch_size)),
@@ -88,14 +87,9 @@ def build(
         *("--config", f"{DIR}/{YAML_NAME}"),
         *("--host", "127.0.0.1", "--port", str(port)),
     ]
-    name = default_name
-    if (
-        served_name != default_name
-        and not engine.as_published
-        and release(engine.version) >= SERVED_NAME_SINCE
-    ):
-        flags += ["--served_model_name", served_name]
-        name = served_name
+    name, is_told = _name(engine, model, served_name)
+    if is_told:
+        flags += ["--served_model_name", name]
     return Launch(
         adapter="trtllm",
         executable=(*(engine.command or ("trtllm-serve",)), "serve"),
@@ -108,6 +102,13 @@ def build(
         model=model,
         port=port,
     )
+
+
+def _name(engine: EngineSettings, model: str, wanted: str) -> tuple[str, bool]:
+    """The served name, and whether the server has to be told it (and can be)."""
+    own = PurePosixPath(model).name if model.startswith("/") else model
+    can_be_told = release(engine.version) >= SERVED_NAME_SINCE and not engine.as_published
+    return (wanted, True) if can_be_told and wanted != own else (own, False)
 
 
 def extra_yaml(
