@@ -4,7 +4,9 @@
 
 Server and client run pinned to a core each; under paced loads, where little CPU is used, both at
 real-time priority if they may, so that other work on the machine is not what is measured.
-`raw reader` reads sockets and counts: what the server can emit, the ceiling of the column. The
+`raw reader` reads sockets and counts: what the server can emit to a reader that keeps up, the
+ceiling of the column. A reader that falls behind gets many chunks a read and spares the server the
+waking of it, so that its rate may be higher; its stamps then say how late it was. The
 transports under the httpx API that were not chosen run beside ours; they only count events, ours
 makes rows. Under a minute; prints one table.
 """
@@ -50,13 +52,14 @@ class Case:
     chunks: int
     interval_ms: float = 0.0
     prompt_tokens: int = 8
+    runs: int = 1  # the fastest counts: other work on the machine only ever takes away
 
 
 CASES = (
-    Case("flat out", 32, 512, 256),
-    Case("575/s", 32, 32, 100, interval_ms=55.6),
+    Case("flat out", 32, 256, 256, runs=3),
+    Case("575/s", 32, 32, 60, interval_ms=55.6),
     Case("5,750/s", 32, 32, 600, interval_ms=5.56),
-    Case("1,024 streams", 1024, 1024, 64, interval_ms=100),
+    Case("1,024 streams", 1024, 1024, 40, interval_ms=100),
     Case("W-B", 32, 512, 256, prompt_tokens=2048),
 )
 ALL = ("raw reader", "kvstudy", "httpx + h11", "httpx + aiohttp")
@@ -113,8 +116,7 @@ async def kvstudy(url: str, case: Case) -> dict[int, list[int]]:
     target = Target(url, "scripted")
     result = await run_phase(target, planned, Load(case.streams), Limits(), StudyClock(1.0, 0))
     assert all(row["outcome"] == "ok" for row in result.rows)
-    wall = result.audit.wall_s
-    _EXTRA.update(wall_s=wall, lag=result.audit.loop_lag_p99_ms, most=result.audit.max_in_flight)
+    _EXTRA["receiving_cpu_s"] = result.audit.cpu_share * result.audit.wall_s
     return {int(row["request_id"]): row["chunk_ns"] for row in result.rows}
 
 
@@ -223,6 +225,7 @@ def measure(client: str, case: Case) -> dict[str, Any]:
     return {
         "chunks_per_s": chunks / (last - first) * 1e9,
         "cpu_ms_per_1000": answer["facts"]["cpu_s"] / chunks * 1e6,
+        "receiving_ms": answer["facts"].get("receiving_cpu_s", 0) / chunks * 1e6,
         "p50_ms": float(np.percentile(errors, 50)) / 1e6,
         "p99_ms": float(np.percentile(errors, 99)) / 1e6,
         "lost": lost,
@@ -242,16 +245,19 @@ def main() -> None:
         child(args.child, next(one for one in CASES if one.name == args.case), args.url)
         return
     print(
-        "| load | client | chunks/s | CPU ms per 1,000 chunks | stamp - send p50 ms | p99 ms |"
-        " lost | in flight | peak RSS MB |"
+        "| load | client | chunks/s | CPU ms per 1,000 chunks | of it receiving |"
+        " stamp - send p50 ms | p99 ms | lost | in flight | peak RSS MB |"
     )
-    print("|---|---|---|---|---|---|---|---|---|")
+    print("|---" * 10 + "|")
     for case in CASES:
         for client in RUNS[case.name]:
-            one = measure(client, case)
+            runs = [measure(client, case) for _ in range(case.runs)]
+            one = max(runs, key=lambda run: run["chunks_per_s"])
+            cpu = one["cpu_ms_per_1000"]
             print(
                 f"| {case.name} | {client} | {one['chunks_per_s']:,.0f} |"
-                f" {one['cpu_ms_per_1000']:.1f} | {one['p50_ms']:.3f} | {one['p99_ms']:.3f} |"
+                f" {cpu:.1f} | {one['receiving_ms'] or cpu:.1f} |"
+                f" {one['p50_ms']:.3f} | {one['p99_ms']:.3f} |"
                 f" {one['lost']} | {one['in_flight']} | {one['rss_mb']:.0f} |",
                 flush=True,
             )

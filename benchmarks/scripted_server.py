@@ -9,9 +9,8 @@ It prints its URL and serves until it gets SIGTERM or SIGINT; then it writes `ti
 the first token id of the prompt (or its arrival number) and every time is a reading of the
 system-wide monotonic clock, taken just before the write.
 
-Without an interval streams go flat out, one write per chunk. With one, all streams get a chunk
-each interval, spread evenly over it as a loaded engine's steps would not be, which is harder to
-stamp right.
+Without an interval streams go flat out, one write per chunk. With one, every stream gets a chunk
+in each interval, the streams spread evenly over it.
 """
 
 from __future__ import annotations
@@ -202,10 +201,11 @@ class Emitter:
             due += self.interval_s / len(streams)
             self._step(stream)
             left = due - time.monotonic()
-            if left > _POLL_S:
-                await asyncio.sleep(left)
-            elif left > 0:
-                time.sleep(left)  # the loop's own timer is no finer than 1 ms
+            if left > 0:
+                # The loop's own timer is no finer than 1 ms.
+                await asyncio.sleep(left if left > _POLL_S else 0)
+                time.sleep(max(0.0, due - time.monotonic()))
+        await asyncio.sleep(0)
 
     def _step(self, stream: Stream) -> None:
         if stream.send_next():

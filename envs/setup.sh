@@ -26,7 +26,7 @@ fi
 }
 
 # The stamp names the lock, the interpreter and the place; a dev environment serves both.
-sum=$("$python" - "$want" envs/requirements.lock envs/requirements-dev.lock pyproject.toml <<'P'
+sum=$("$python" - "$want" envs/requirements.lock envs/requirements-dev.lock <<'P'
 import hashlib, os, sys
 h = hashlib.sha256(f"{sys.version}{os.getcwd()}".encode())
 for name in sys.argv[2:]:
@@ -46,14 +46,19 @@ if [ -z "$uv" ] && "$python" -m pip --version >/dev/null 2>&1; then
   if [ -x .tools/bin/uv ]; then uv=.tools/bin/uv; fi
 fi
 
-if [ -n "$uv" ]; then
+# An environment of another interpreter or another place cannot be mended, only made again.
+if [ -e .venv ] && [ "$(.venv/bin/python -c 'import sys; print(sys.version, sys.prefix)' 2>/dev/null)" != \
+   "$("$python" -c 'import os, sys; print(sys.version, os.path.realpath(".venv"))')" ]; then
   rm -rf .venv
-  "$uv" venv -q -p "$python" .venv
+fi
+rm -f .venv/.ready-*
+
+if [ -n "$uv" ]; then
+  [ -e .venv ] || "$uv" venv -q -p "$python" .venv
   "$uv" pip sync -q -p .venv --require-hashes "$lock"
   "$uv" pip install -q -p .venv --no-deps --no-build-isolation --offline -e .
 else
-  rm -rf .venv
-  "$python" -m venv .venv 2>/dev/null || {
+  [ -e .venv/bin/pip ] || { rm -rf .venv; "$python" -m venv .venv 2>/dev/null; } || {
     echo "error: $python has neither pip nor venv. Install one of them, on Debian:  apt-get install -y python3-venv" >&2
     exit 64
   }

@@ -2,7 +2,7 @@ rule explain_study:
     # Rival hypotheses side by side: what each predicts, what was published, what this run says.
     input:
         cells="results/{backend}/tables/cells.parquet",
-        published=STUDY.config.published,
+        published=STUDY.published_in(workflow.basedir),
         probes=expand(
             "results/{{backend}}/pins/{engine}.probe.json",
             engine=STUDY.runnable_engines,

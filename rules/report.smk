@@ -1,3 +1,9 @@
+localrules:
+    compare_arms,
+    draw_figures,
+    render_report,
+
+
 rule compare_arms:
     # Contrasts with intervals, and a verdict for each published number.
     input:
@@ -5,7 +11,7 @@ rule compare_arms:
         requests="results/{backend}/tables/requests.parquet",
         runs="results/{backend}/tables/runs.json",
         study="results/{backend}/study.json",
-        published=STUDY.config.published,
+        published=STUDY.published_in(workflow.basedir),
     output:
         contrasts="results/{backend}/stats/contrasts.parquet",
         verdicts="results/{backend}/stats/verdicts.parquet",
@@ -30,7 +36,7 @@ rule draw_figures:
         requests="results/{backend}/tables/requests.parquet",
         iterations="results/{backend}/tables/iterations.parquet",
         contrasts="results/{backend}/stats/contrasts.parquet",
-        published=STUDY.config.published,
+        published=STUDY.published_in(workflow.basedir),
     output:
         directory("results/{backend}/figures"),
     log:
@@ -57,8 +63,8 @@ rule render_report:
         figures="results/{backend}/figures",
         hypotheses="results/{backend}/stats/hypotheses.parquet",
         regimes="results/{backend}/stats/regimes.parquet",
-        published=STUDY.config.published,
-        templates="report/templates",
+        published=STUDY.published_in(workflow.basedir),
+        templates=f"{workflow.basedir}/report/templates",
     output:
         html="results/{backend}/report/index.html",
         markdown="results/{backend}/report/report.md",

@@ -10,30 +10,24 @@ import argparse
 import importlib
 import os
 import sys
-from typing import NoReturn
 
-from kvstudy.base.errors import EXIT_USAGE, KvstudyError
+from kvstudy.base.errors import KvstudyError
+from kvstudy.commands.parser import Parser
 
 COMMANDS = {
     "plan": "cells, allocations and what would run",
-    "simulate": "run a simulation spec in virtual time",
-    "load": "run only the client against a server that is already up",
-    "emulate": "serve the engine emulator",
-    "report": "print the report's verdicts",
+    "pin": "fill in the pins that are to be pinned",
     "watch": "show a run as it goes",
-    "trace": "show where a number of the report comes from",
+    "report": "the verdicts, and an exit code for them",
+    "trace": "where a number of the report comes from",
+    "advise": "which policy for a workload, and what to watch",
+    "simulate": "run a simulation spec in virtual time",
+    "calibrate": "fit the step-time constants",
+    "load": "run only the client, against a server that is up",
+    "emulate": "serve the engine emulator",
 }
 
 _EPILOG = "Each subcommand has its own --help with examples. Guide: README.md"
-
-
-class Parser(argparse.ArgumentParser):
-    """An argument parser whose usage errors exit with 64."""
-
-    def error(self, message: str) -> NoReturn:
-        """Print the usage and the problem, and exit."""
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"{self.prog}: error: {message}\n")
 
 
 def parser() -> argparse.ArgumentParser:

@@ -192,6 +192,7 @@ def test_pull_by_digest_convert_hash_probe_and_execute(
     assert lock["labels"] == seen["Labels"]
     assert lock["sif_sha256"] == sha256_file(place.sif)
     assert lock["tool"]["name"] == "apptainer"
+    assert lock["gate"] == "manifest digest, every blob"
 
     result = probe(place, place.spec())
     assert result.returncode == 0, result.stderr
@@ -305,6 +306,30 @@ def test_a_cut_connection_leaves_nothing_and_the_next_try_succeeds(place: Place)
 
     assert lock["manifest_digest"] == place.image.manifest_digest
     assert list((place.cache / "work").iterdir()) == []
+
+
+def test_a_layer_altered_in_the_tools_own_cache_is_fetched_again(place: Place) -> None:
+    """Apptainer itself takes what lies in its cache without hashing it."""
+    layer = place.image.layer_digests[0].removeprefix("sha256:")
+    own = place.cache / "layers" / place.image.manifest_digest.replace(":", "-")
+    env = {**os.environ, **APPTAINER_HERE, "APPTAINER_CACHEDIR": str(own)}
+    address = f"docker://{place.registry.host}/kv/engine@{place.image.manifest_digest}"
+
+    def pull(name: str) -> int:
+        argv = [place.tool, "pull", "--no-https", str(place.folder / name), address]
+        return subprocess.run(argv, env=env, capture_output=True, check=False).returncode
+
+    assert pull("a.sif") == 0
+    (blob,) = own.rglob(layer)
+    body = bytearray(blob.read_bytes())
+    body[-1] ^= 1
+    blob.chmod(0o644)
+    blob.write_bytes(body)
+
+    lock = place.verify()
+
+    assert lock["gate"] == "manifest digest, every blob"
+    assert not own.exists()
 
 
 @pytest.fixture

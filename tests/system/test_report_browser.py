@@ -174,6 +174,8 @@ def test_paper_has_no_controls_and_opens_what_is_folded(page: Any) -> None:
     assert not page.locator("#theme").is_visible()
     page.evaluate("dispatchEvent(new Event('beforeprint'))")
     assert page.locator("details:not([open])").count() == 0
+    page.set_viewport_size({"width": 760, "height": 1000})
+    assert page.evaluate("document.documentElement.scrollWidth") <= 760
     assert len(page.pdf(format="A4")) > 10_000
 
 

@@ -421,7 +421,9 @@ def read(path: Path, table: Table, columns: list[str] | None = None) -> pa.Table
             )
         if not schema.equals(table.schema):
             raise DataError(f"{path}: columns differ from table {table.name}; run again")
-        return pq.read_table(path, columns=columns)
+        # ParquetFile, unlike read_table, does not import pandas: most steps start a second faster.
+        with pq.ParquetFile(path) as file:
+            return file.read(columns=columns)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; run the stage that makes it again") from None
     except (pa.ArrowInvalid, OSError) as error:

@@ -110,12 +110,13 @@ class Allocation:
             scale = max(1.0, self._time_scale(values, phases["measured"]) / slower)
             _write_expected(attempt.folder / EXPECTED, values, phases)
             expected = Path(DIR) / EXPECTED
-        model = self._lock["model"]
+        model, engine = self._lock["model"], values["engine"]["name"]
         place = Place(
             model=self._inputs.tokenizer.resolve() if emulated else Path(model["path"]),
             served_name=self._inputs.tokenizer.name if emulated else model["repo"],
-            runtime=None if emulated else ready_runtime(self._lock["image"], values["engine"]["name"]),
-            scratch=attempt.folder / "scratch",
+            runtime=None
+            if emulated
+            else ready_runtime(self._lock["image"], values["engine"]["name"]),
             time_scale=scale,
             expected=expected,
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from kvstudy.pins.runtime import Runtime
 from kvstudy.serve.adapters.emulator import emulate
+from kvstudy.serve.apptainer import visible_gpus, wrap
 from kvstudy.serve.command import build, new_api_key
 from kvstudy.serve.model import EngineSettings, Launch, ServerSettings
 from kvstudy.serve.processes import free_port
@@ -21,7 +23,6 @@ class Place:
     model: Path
     served_name: str
     runtime: Runtime | None
-    scratch: Path
     time_scale: float
     expected: Path | None
 
@@ -71,15 +72,17 @@ def launch_of(values: Mapping[str, Any], place: Place, port: int | None = None) 
             "admission_lag_steps": emulator["admission_lag_steps"],
         }
         return emulate(launch, described, place.time_scale, place.expected, api_key=key)
-    return in_image(launch, place)
+    return _in_image(launch, place)
 
 
-def in_image(launch: Launch, place: Place) -> Launch:
+def _in_image(launch: Launch, place: Place) -> Launch:
     """The launch inside the engine's verified image; unchanged on the host."""
     runtime = place.runtime
-    if runtime is None or runtime.kind != "image":
+    if runtime is None or runtime.sif is None or runtime.tool is None:
         return launch
-    argv = runtime.argv(
-        list(launch.executable), scratch=place.scratch, binds={place.model: str(place.model)}
+    return wrap(
+        launch,
+        image=str(runtime.sif),
+        gpus=visible_gpus(os.environ),
+        runtime=runtime.tool.name,
     )
-    return replace(launch, executable=tuple(argv), env=runtime.environment(launch.env))

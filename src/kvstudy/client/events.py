@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NamedTuple
 
 from kvstudy.client.sse import Event
@@ -11,6 +12,7 @@ DONE = b"[DONE]"
 _MOST_ERROR_CHARS = 500
 _MOST_COUNT = 1 << 62
 # Raw control characters inside strings are not JSON, yet engines let them through.
+_TEXT = re.compile(rb'"text"\s*:\s*"([^"]*)"')
 _decode = json.JSONDecoder(strict=False).decode
 
 
@@ -45,6 +47,47 @@ def read_event(event: Event) -> Frame:
         return Frame(error=error)
     text, finish_reason = _choices(document.get("choices"))
     return Frame(text=text, finish_reason=finish_reason, usage=_usage(document.get("usage")))
+
+
+class EventReader:
+    """Reads the events of one stream; gives what `read_event` gives, for a third of its cost.
+
+    Most events differ from the one before in nothing but the text. When an event without any
+    backslash has one `"text"` key, no delta, and that key's value is the (non-empty) output text,
+    then every event of the same bytes around it is the same document with another text, as long
+    as the bytes between hold no quote and no backslash.
+    """
+
+    __slots__ = ("_after", "_before", "_least")
+
+    def __init__(self) -> None:
+        self._before = self._after = b""
+        self._least = 1 << 62
+
+    def read(self, event: Event) -> Frame:
+        """The meaning of the stream's next event."""
+        data = event.data
+        if (
+            len(data) >= self._least
+            and data.startswith(self._before)
+            and data.endswith(self._after)
+            and event.name == b"message"
+        ):
+            text = data[len(self._before) : len(data) - len(self._after)]
+            if b'"' not in text and b"\\" not in text:
+                return Frame(text.decode("utf-8", "replace"))
+        frame = read_event(event)
+        if frame.text and frame == Frame(frame.text):
+            self._learn(data, frame.text)
+        return frame
+
+    def _learn(self, data: bytes, text: str) -> None:
+        if b"\\" in data or b'"delta"' in data or data.count(b'"text"') != 1:
+            return
+        found = _TEXT.search(data)
+        if found is not None and found[1].decode("utf-8", "replace") == text:
+            self._before, self._after = data[: found.start(1)], data[found.end(1) :]
+            self._least = len(self._before) + len(self._after)
 
 
 def read_json(data: bytes) -> Any:

@@ -12,6 +12,7 @@ from typing import Protocol
 _MOST_HEAD_BYTES = 256 << 10
 _MOST_LINE_BYTES = 16 << 10
 _CRLF = b"\r\n"
+_HEX = b"0123456789abcdefABCDEF"
 
 Headers = list[tuple[bytes, bytes]]
 
@@ -186,10 +187,7 @@ class ChunkedBody:
 def _chunk_size(line: bytes) -> int:
     """Bytes to come for a size line: payload and CRLF, or 0 for the last chunk."""
     digits = line.partition(b";")[0].strip()
-    try:
-        if not digits.isalnum():
-            raise ValueError
-        size = int(digits, 16)
-    except ValueError:
-        raise FramingError(f"not a chunk size: {line[:40]!r}") from None
+    if not digits or digits.strip(_HEX):
+        raise FramingError(f"not a chunk size: {line[:40]!r}")
+    size = int(digits, 16)
     return size + 2 if size else 0

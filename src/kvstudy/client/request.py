@@ -18,10 +18,10 @@ from kvstudy.base.digest import sha256_text
 from kvstudy.base.units import ms_to_ns
 from kvstudy.client.events import (
     DONE,
+    EventReader,
     Frame,
     Usage,
     error_of,
-    read_event,
     read_json,
     shorten,
     well_formed,
@@ -67,6 +67,7 @@ class _Stream:
     finish_reason: str | None = None
     error: str | None = None
     done: bool = False
+    _reader: EventReader = field(default_factory=EventReader)
 
     def read(self, at_ns: int, events: list[Event]) -> None:
         """Add the events of one read."""
@@ -74,7 +75,7 @@ class _Stream:
         for event in events:
             if self.done:
                 break  # nothing counts after [DONE]
-            self._take(at_ns, read_event(event))
+            self._take(at_ns, self._reader.read(event))
         self.reads += len(self.chunk_ns) > before
 
     def _take(self, at_ns: int, frame: Frame) -> None:

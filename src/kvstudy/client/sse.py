@@ -41,10 +41,9 @@ class EventParser:
             self._after_cr = piece.endswith(b"\r")
             piece = piece.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         buffer = self._buffer
-        if not buffer and piece.startswith(b"data: ") and piece.find(b"\n") == len(piece) - 2:
-            if piece.endswith(b"\n\n"):  # one read, one event: nearly all of them
-                self._first = False
-                return [Event(piece[6:-2])]
+        if not buffer and _is_one_event(piece):
+            self._first = False
+            return [Event(piece[6:-2])]
         buffer += piece
         end = buffer.find(b"\n\n", self._scanned)
         if end < 0:
@@ -82,6 +81,13 @@ class EventParser:
         event = _event(block)
         if event is not None:
             events.append(event)
+
+
+def _is_one_event(piece: bytes) -> bool:
+    """Whether a piece is exactly one event of one data line: nearly all of them are."""
+    return (
+        piece.startswith(b"data: ") and piece.find(b"\n\n") == piece.find(b"\n") == len(piece) - 2
+    )
 
 
 def _event(block: bytes) -> Event | None:

@@ -1,6 +1,14 @@
-"""The transport under httpx: it records reads instead of handing them on.
+"""The transport under the httpx API: it records reads at the socket instead of handing them on.
 
-Why not a ready one. [measured in benchmarks/client.py]
+Chosen by measurement (`benchmarks/client.py`; two shared Zen 3 cores, 32 streams). CPU per 1,000
+one-token chunks and stamp minus the server's write, at 575 chunks/s: bare socket reader 23 ms, p99
+0.08 ms; this transport 23 ms, 0.08 ms; httpx-aiohttp 53 ms, 0.11 ms; plain httpx over h11 157 ms,
+0.17 ms. Flat out the CPU is 2.0, 2.6, 4.4 and 19.5 ms; all but h11, which stops at 57,000 chunks/s,
+take what the server can write (100,000 to 250,000 chunks/s, by what else the machine does).
+
+The gain is in what is left out: no task wakes per chunk, nothing passes through async iterators,
+and a stream costs a few appends per read until it ends. The price is the HTTP/1.1 framing in
+`http1.py`, which the tests hold against h11.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from kvstudy.base.errors import UsageError
-from kvstudy.base.units import s_to_ns
-from kvstudy.cli import Parser
+from kvstudy.base.units import BYTES_PER_GIB, s_to_ns
+from kvstudy.commands.parser import Parser
 from kvstudy.commands.terminal import out, out_json, table
 from kvstudy.explain import roofline
 from kvstudy.explain.advise import Constants, Question, advise
@@ -112,7 +112,7 @@ def _pool(args: argparse.Namespace, card: ModelCard | None) -> tuple[int, str]:
             raise UsageError("--pool-gib: needs --model or --kv-bytes-per-token")
         if not 0 < args.pool_gib < 1e6:
             raise UsageError(f"--pool-gib: expected a number above 0, got {args.pool_gib}")
-        return int(args.pool_gib * roofline.BYTES_PER_GIB // per_token), "given in GiB"
+        return int(args.pool_gib * BYTES_PER_GIB // per_token), "given in GiB"
     if card is None or args.gpu is None:
         raise UsageError("give --pool-tokens, or --pool-gib, or --model with --gpu")
     gpu = roofline.gpu_named(args.gpu)

@@ -12,7 +12,7 @@ import yaml
 
 from kvstudy.base import files, tables
 from kvstudy.base.errors import ConfigError, UsageError
-from kvstudy.cli import Parser
+from kvstudy.commands.parser import Parser
 from kvstudy.commands.terminal import note, out, out_json, table
 from kvstudy.explain.calibrate import calibrate
 from kvstudy.explain.model_card import read_card

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from kvstudy.base.store import CellStore
-from kvstudy.cli import Parser
+from kvstudy.commands.parser import Parser
 from kvstudy.commands.terminal import note, out, out_json, table
 from kvstudy.sim.of_cell import Prediction
 from kvstudy.study.parse import read_config

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from kvstudy.base.errors import SpecError
-from kvstudy.cli import Parser
+from kvstudy.commands.parser import Parser
 from kvstudy.commands.terminal import out_json
-from kvstudy.sim.replay import simulate
+from kvstudy.sim.replay import simulate, simulate_rows
 
 _EPILOG = """examples:
   kvstudy simulate --spec spec.json
@@ -33,7 +33,11 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--per-request", action="store_true", help="add one row per request")
     parser.add_argument("--json", action="store_true", help="the default; kept for uniformity")
     args = parser.parse_args(argv)
-    out_json(simulate(_read(args.spec), per_request=args.per_request))
+    spec = _read(args.spec)
+    result = simulate(spec)
+    if args.per_request:
+        result["per_request"] = simulate_rows(spec)
+    out_json(result)
     return 0
 
 

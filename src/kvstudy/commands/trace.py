@@ -9,7 +9,7 @@ from typing import Any
 
 from kvstudy.base import tables
 from kvstudy.base.errors import UsageError
-from kvstudy.cli import Parser
+from kvstudy.commands.parser import Parser
 from kvstudy.commands.terminal import out, out_json
 
 _EPILOG = """examples:

@@ -14,7 +14,7 @@ from typing import TextIO
 
 from kvstudy.base.errors import DataError
 from kvstudy.base.files import read_json
-from kvstudy.cli import Parser
+from kvstudy.commands.parser import Parser
 from kvstudy.commands.terminal import inert, note, out
 from kvstudy.study.parse import read_config
 from kvstudy.study.plan import Study

@@ -1,4 +1,4 @@
-"""What to expect of an engine under a load, and which setting to use: numbers with their reasons."""
+"""What to expect of an engine under a load, and which setting to use, with reasons."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _with_range(name: str, best: Outcome, others: Sequence[Outcome]) -> dict[str
 
 
 def residents(scenario: Scenario, policy: Policy) -> int:
-    """Requests of the longest kind that fit: with their cap reserved, or with their prompt alone."""
+    """Requests of the longest kind that fit, with their cap reserved or with the prompt alone."""
     reserving = policy in (Policy.GUARANTEED_NO_EVICT, Policy.STATIC_BATCH)
     blocks = scenario.full_blocks if reserving else scenario.input_blocks
     most = min(scenario.engine.max_batch_size, scenario.engine.usable_blocks // blocks)

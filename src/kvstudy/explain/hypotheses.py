@@ -165,15 +165,16 @@ def pressured_pairs(study: Study) -> list[tuple[Cell, Cell]]:
         for cell in study.cells:
             if cell.engine != engine or cell.repeat != 1 or engine in pairs:
                 continue
-            if _policy(study, cell) is not BASELINE or not _is_pressured(study, cell):
+            if policy_of_cell(study, cell) is not BASELINE or not _is_pressured(study, cell):
                 continue
             for other in study.allocations[cell.allocation]:
-                if other.repeat == 1 and _policy(study, other) is TREATMENT:
+                if other.repeat == 1 and policy_of_cell(study, other) is TREATMENT:
                     pairs.setdefault(engine, (cell, other))
     return list(pairs.values())
 
 
-def _policy(study: Study, cell: Cell) -> Policy | None:
+def policy_of_cell(study: Study, cell: Cell) -> Policy | None:
+    """The capacity policy of a TensorRT-LLM cell; None for other engines."""
     adapter = study.config.engines[cell.engine].adapter
     if adapter != "trtllm":
         return None

@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,7 @@ def read_trace(path: Path) -> Load:
     if arrivals and len(arrivals) != len(requests):
         missing = len(requests) - len(arrivals)
         raise UsageError(f"{path}: arrival_s is missing in {missing} of {len(requests)} requests")
-    for index, (before, after) in enumerate(zip(arrivals, arrivals[1:], strict=False)):
+    for index, (before, after) in enumerate(pairwise(arrivals)):
         if after < before:
             raise UsageError(f"{path}: arrival_s of request {index + 2} is before the one before")
     return Load(requests, arrivals or None)

@@ -72,9 +72,10 @@ def regimes(study: Study, grid: Grid) -> list[Row]:
 def _shapes(study: Study, grid: Grid) -> list[Cell]:
     """One TensorRT-LLM cell per workload of the map; by default those with a pressured shape."""
     cells = [c for c in study.cells if study.config.engines[c.engine].adapter == "trtllm"]
-    wanted = grid.workloads or _default_workloads(study)
+    known = {cell.workload for cell in cells}
+    wanted = grid.workloads or [name for name in _default_workloads(study) if name in known]
     for name in wanted:
-        if name not in {c.workload for c in cells}:
+        if name not in known:
             raise ConfigError([f"regime_map.workloads: no TensorRT-LLM cell of workload {name!r}"])
     return [next(c for c in cells if c.workload == name) for name in wanted]
 

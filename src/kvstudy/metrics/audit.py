@@ -6,12 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kvstudy.base.reasons import INVALID
+from kvstudy.base.units import NS_PER_MS
 from kvstudy.metrics.per_cell import mean_in_flight, window
 
 Row = Mapping[str, Any]
 LOOP_LAG_LIMIT_MS = 50.0
 CPU_SHARE_LIMIT = 0.95
 IN_FLIGHT_TOLERANCE = 0.02
+HANDOVER_WALL_NS = 10 * NS_PER_MS
+"""A lane may be idle so long between two requests, in wall time: the client's own turn."""
 
 
 def audit_requests(requests: Sequence[Row], planned: int, prefix_reuse: bool) -> list[str]:
@@ -47,7 +50,7 @@ def in_order(row: Row) -> bool:
     return row["ttft_ns"] is None or bool(row["ttft_ns"] > 0)
 
 
-def audit_load(requests: Sequence[Row], concurrency: int) -> list[str]:
+def audit_load(requests: Sequence[Row], concurrency: int, time_scale: float = 1.0) -> list[str]:
     """Whether the closed loop held its concurrency while there was work for every lane."""
     sent = [r for r in requests if r["send_ns"] is not None and r["end_ns"] is not None]
     lanes = min(concurrency, len(sent))
@@ -70,7 +73,9 @@ def audit_load(requests: Sequence[Row], concurrency: int) -> list[str]:
     if peak > lanes:
         return ["concurrency_not_held"]
     busy_ns = last_send - events[0][0]
-    if busy_ns > 0 and len(sent) > lanes and area / busy_ns < lanes * (1 - IN_FLIGHT_TOLERANCE):
+    handover_ns = (len(sent) - lanes) * HANDOVER_WALL_NS * time_scale
+    held = lanes * busy_ns * (1 - IN_FLIGHT_TOLERANCE) - handover_ns
+    if busy_ns > 0 and len(sent) > lanes and area < held:
         return ["concurrency_not_held"]
     return []
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from kvstudy.base.digest import sha256_file
 from kvstudy.base.errors import PinError
-from kvstudy.pins import local_image
+from kvstudy.pins import layers, local_image
 from kvstudy.pins.at_rest import progress_of, recheck, say, stamp
 from kvstudy.pins.manifest import settings_facts
 from kvstudy.pins.reference import parse_reference, plain_http
@@ -92,24 +92,26 @@ def _pull(spec: EngineSpec, image: Image, store: ImageStore) -> Document:
     compare(found, image, spec.key)
     tool = find_tool()
     store.need(found.manifest.size_bytes, what)
+    cache = store.tool_cache(image.digest)
+    layers.sweep(cache)
     with store.working_folder(image.digest) as work:
         made = work / "image.sif"
-        environ = tool_environment(
-            tool, cache=store.tool_cache(image.digest), temporary=work, pulls=True
-        )
+        environ = tool_environment(tool, cache=cache, temporary=work, pulls=True)
         address = reference.by_digest(found.manifest.digest)
         say(f"{what}: pulling manifest digest {found.manifest.digest}")
         argv = tool.pull_argv(address, made, plain=plain_http(reference.host))
         run_tool(argv, environ, f"{what}: pulling by manifest digest", hint=_RETRY)
-        record = store.adopt(image.digest, made, _pulled_facts(found, tool))
+        hashed = layers.check(cache, found.manifest, what)
+        record = store.adopt(image.digest, made, _pulled_facts(found, tool, hashed=hashed))
     store.forget_layers(image.digest)
     return record
 
 
-def _pulled_facts(found: Resolved, tool: Tool) -> Document:
+def _pulled_facts(found: Resolved, tool: Tool, *, hashed: bool) -> Document:
+    checked = "every blob" if hashed else "layers checked by the tool alone"
     return {
         "source": "registry",
-        "gate": "manifest digest, at the pull",
+        "gate": f"manifest digest, {checked}",
         "index_digest": found.index_digest,
         "manifest_digest": found.manifest.digest,
         "config_digest": found.manifest.config_digest,

@@ -6,9 +6,10 @@ written last, so nothing that is not whole ever looks complete.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -78,7 +79,7 @@ class ImageStore:
             {
                 self.root / "images": SIF_SHARE * size_bytes,
                 self.root / "layers": 1.0 * size_bytes,
-                self.root / "work": UNPACKED_SHARE * size_bytes,
+                temporary_folder(self.root / "work"): UNPACKED_SHARE * size_bytes,
             },
             what,
         )
@@ -99,6 +100,12 @@ class ImageStore:
 
     def _record(self, digest: str) -> Path:
         return self.root / "images" / f"{_name(digest)}.json"
+
+
+def temporary_folder(default: Path, environ: Mapping[str, str] = os.environ) -> Path:
+    """Where the tool unpacks layers: the site's choice, else `default`."""
+    named = environ.get("APPTAINER_TMPDIR") or environ.get("SINGULARITY_TMPDIR")
+    return Path(named) if named else default
 
 
 def _name(digest: str) -> str:

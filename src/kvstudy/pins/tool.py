@@ -83,11 +83,17 @@ def tool_environment(
     pulls: bool,
     environ: Mapping[str, str] = os.environ,
 ) -> dict[str, str]:
-    """The environment of a run: no hub token, registry login only for a pull, its folders set."""
+    """The environment of a run: no hub token, registry login only for a pull, its folders set.
+
+    A cache folder of the user's is not taken: the tool trusts whatever lies there (`layers`).
+    """
     prefix = tool.name.upper()
     base = without_secrets(environ, keep_registry=pulls)
-    folders = {f"{prefix}_CACHEDIR": str(cache), f"{prefix}_TMPDIR": str(temporary)}
-    return {**folders, **base}
+    return {
+        f"{prefix}_TMPDIR": str(temporary),
+        **base,
+        f"{prefix}_CACHEDIR": str(cache),
+    }
 
 
 def run_tool(

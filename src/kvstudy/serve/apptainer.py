@@ -43,7 +43,8 @@ def wrap(
         words += ["--bind", f"{_bindable(path)}:{path}:ro"]
     words += ["--bind", f"{DIR}:{DIR}"]
     prefix = _RUNTIMES[runtime]
-    hidden: dict[str, str] = {}
+    # The runtime would otherwise evaluate values in a shell: `$(...)` in one would be run.
+    hidden: dict[str, str] = {f"{runtime.upper()}_NO_EVAL": "1"}
     visible = {} if gpus is None else {"CUDA_VISIBLE_DEVICES": gpus}
     for name, value in {**launch.env, **visible}.items():
         if name in launch.secrets or not _is_plain(value):

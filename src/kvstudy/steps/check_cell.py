@@ -33,7 +33,7 @@ def reasons_of(folder: Path, spec: dict[str, Any]) -> list[str]:
     codes = list(run_facts["reasons"])
     planned = values["workload"]["requests"]
     codes += audit_requests(rows, planned, values["server"]["kv_pool"]["prefix_reuse"])
-    codes += audit_load(rows, values["concurrency"])
+    codes += audit_load(rows, values["concurrency"], run_facts["time_scale"])
     codes += audit_client(run_facts["audit"])
     if not littles_law_holds(rows):
         codes.append("littles_law")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstudy.base.digest import canonical_json, code_digest, sha256_json
+from kvstudy.study.cost import allocation_minutes
 from kvstudy.study.model import TO_BE_PINNED, Config
 from kvstudy.study.parse import parse_config
 from kvstudy.study.sense import output_cap, resolve_arm, resolve_server
@@ -328,6 +329,10 @@ class Study:
             }
         )
 
+    def minutes(self, wildcards: Any, attempt: int) -> int:
+        """Time limit of an allocation's job, in minutes."""
+        return allocation_minutes(self, wildcards.allocation, attempt)
+
     def code(self, *modules: str) -> str:
         """Digest of package modules: a parameter of cheap stages, so code changes rerun them."""
         return code_digest(_PACKAGE, *modules)
@@ -354,6 +359,10 @@ class Study:
             return template.format(**{**names, **known})
 
         return fill
+
+    def published_in(self, base: str) -> list[str]:
+        """Files of published numbers; a relative path is below `base`, the workflow's folder."""
+        return [str(Path(base, name)) for name in self.config.published]
 
     def runnable(self, cell: Cell) -> bool:
         """Whether a cell can run: on the measured backend its engine must be pinned."""

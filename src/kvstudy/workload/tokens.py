@@ -8,6 +8,7 @@ prompt is checked all the same.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Protocol
@@ -42,6 +43,8 @@ class HubTokenizer:
     def __init__(self, folder: Path) -> None:
         if not (folder / "tokenizer.json").is_file():
             raise DataError(f"{folder}: no tokenizer.json here; run the tokenizer rule again")
+        # Without torch, transformers would print a line about it for each process.
+        os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
         from transformers import AutoTokenizer  # noqa: PLC0415 - takes seconds to import
 
         self._tokenizer = AutoTokenizer.from_pretrained(

@@ -47,7 +47,7 @@ class Exchange:
         self.writer.write(data)
         await self.writer.drain()
         if settle:
-            await asyncio.sleep(0.005)
+            await asyncio.sleep(0.002)
 
     def reset(self) -> None:
         """Send a TCP reset instead of a close."""
@@ -104,7 +104,7 @@ async def serving(answer: Answer) -> AsyncIterator[Server]:
         task.add_done_callback(tasks.discard)
 
     listener = await asyncio.start_server(accept, "127.0.0.1", 0, backlog=2048)
-    server.url = "http://127.0.0.1:%d" % listener.sockets[0].getsockname()[1]
+    server.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
         yield server
     finally:

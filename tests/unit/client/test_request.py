@@ -1,4 +1,4 @@
-"""From recorded reads to a row: exact counts, exact times, nothing depends on how bytes were cut."""
+"""From recorded reads to a row: exact counts, exact times, whatever way the bytes were cut."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ ODD = {
     "a number": b"data: 3\n\n",
     "not JSON": b"data: {broken\n\n",
     "deep": b"data: " + b"[" * 100_000 + b"\n\n",
-    "bytes": bytes(range(256)),
+    "bytes": bytes(range(256)) + b"\n\n",
     "error null": b'data: {"error": null, "choices": [{"text": "x"}]}\n\n',
     "error list": b'data: {"error": [1]}\n\n',
     "error object": b'data: {"object": "error", "message": "m", "code": 4}\n\n',

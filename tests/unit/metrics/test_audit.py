@@ -37,9 +37,7 @@ def test_good_rows_have_no_reason(request_row: Make) -> None:
         ({"planned_output_tokens": 9}, "early_ended"),
     ],
 )
-def test_each_fault_has_its_code(
-    request_row: Make, changes: dict[str, Any], code: str
-) -> None:
+def test_each_fault_has_its_code(request_row: Make, changes: dict[str, Any], code: str) -> None:
     assert code in audit_requests([request_row(0, [1, 2], **changes)], 1, prefix_reuse=False)
 
 
@@ -53,6 +51,14 @@ def test_cached_tokens_are_fine_where_reuse_is_on(request_row: Make) -> None:
 
 def test_more_in_flight_than_lanes_is_seen(request_row: Make) -> None:
     assert audit_load([request_row(0, [5]), request_row(1, [6])], 1) == ["concurrency_not_held"]
+
+
+def test_a_handover_of_milliseconds_is_no_idle_lane(request_row: Make) -> None:
+    """At time scale 100, 9 ms of wall time between two requests are 0.9 s of study time."""
+    rows = [request_row(0, [1]), request_row(1.9, [2.5])]
+
+    assert audit_load(rows, 1, time_scale=100) == []
+    assert audit_load(rows, 1, time_scale=50) == ["concurrency_not_held"]
 
 
 def test_an_idle_lane_is_seen(request_row: Make) -> None:

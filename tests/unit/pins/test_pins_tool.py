@@ -53,11 +53,12 @@ def test_the_command_lines() -> None:
 
 def test_the_environment_holds_its_folders_and_no_token() -> None:
     given = {"HF_TOKEN": "t", "APPTAINER_DOCKER_PASSWORD": "p", "APPTAINER_CACHEDIR": "/site"}
+    given["APPTAINER_TMPDIR"] = "/site/tmp"
     made = tool_environment(
         TOOL, cache=Path("/c"), temporary=Path("/t"), pulls=False, environ=given
     )
 
-    assert made == {"APPTAINER_CACHEDIR": "/site", "APPTAINER_TMPDIR": "/t"}
+    assert made == {"APPTAINER_CACHEDIR": "/c", "APPTAINER_TMPDIR": "/site/tmp"}
     pulls = tool_environment(
         TOOL, cache=Path("/c"), temporary=Path("/t"), pulls=True, environ=given
     )

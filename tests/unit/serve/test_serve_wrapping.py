@@ -85,13 +85,13 @@ def test_apptainer_gets_everything_by_name() -> None:
         " --pwd {dir} /sif/1.2.1.sif"
     )
     assert built.argv[built.argv.index("trtllm-serve") :] == real.argv
-    assert built.env == {}
+    assert built.env == {"APPTAINER_NO_EVAL": "1"}
 
 
 def test_a_secret_never_stands_in_the_containers_words() -> None:
     built = wrap(launch("vllm", "0.33.0", api_key="k-123456"), image="v.sif", gpus="GPU-1,GPU-2")
 
-    assert built.env == {"APPTAINERENV_VLLM_API_KEY": "k-123456"}
+    assert built.env == {"APPTAINER_NO_EVAL": "1", "APPTAINERENV_VLLM_API_KEY": "k-123456"}
     assert built.secrets == ("APPTAINERENV_VLLM_API_KEY",)
     assert not any("k-123456" in word for word in built.argv)
     assert "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2" in built.argv
@@ -100,7 +100,11 @@ def test_a_secret_never_stands_in_the_containers_words() -> None:
 def test_values_that_the_env_option_would_misread_go_the_other_way() -> None:
     built = wrap(launch("trtllm", "1.2.1", env={"A": "x=1,y=2", "B": 'say "hi"'}), image="i.sif")
 
-    assert built.env == {"APPTAINERENV_A": "x=1,y=2", "APPTAINERENV_B": 'say "hi"'}
+    assert built.env == {
+        "APPTAINER_NO_EVAL": "1",
+        "APPTAINERENV_A": "x=1,y=2",
+        "APPTAINERENV_B": 'say "hi"',
+    }
     assert "--nv" not in built.argv
 
 
