@@ -4,9 +4,10 @@ BIN := .venv/bin
 export PATH := $(CURDIR)/.venv/bin:$(PATH)
 export PYTHONDONTWRITEBYTECODE := 1
 
-.PHONY: help study test test-system check bench docs clean
+.PHONY: help venv study test test-system check bench docs clean
 
 help:
+	@echo "make venv         only the environment, in .venv/"
 	@echo "make study        the whole study against the emulator; report in results/emulated/report/"
 	@echo "make test         unit, laws, golden, workflow tests (no root, no services)"
 	@echo "make test-system  tests with real parts: registry, Apptainer, browser, ... (root, Debian)"
@@ -14,8 +15,10 @@ help:
 	@echo "make bench        benchmarks, side by side in one run"
 	@echo "make docs         print the generated documents again"
 
-study:
+venv:
 	@sh envs/setup.sh runtime
+
+study: venv
 	@$(BIN)/kvstudy watch --backend emulated -- $(BIN)/snakemake --profile profiles/local
 
 test:

@@ -1,5 +1,7 @@
 # The table of contents: config -> plan -> pins -> workload -> cells -> tables -> stats -> report.
+import shlex
 import sys
+from pathlib import Path
 
 from snakemake.utils import min_version
 
@@ -14,6 +16,10 @@ configfile: "config.yaml"
 STUDY = study_from(config, workflow.configfiles)  # strict; every problem shown at once
 for notice in STUDY.notices():
     print(f"notice: {notice}", file=sys.stderr)
+
+
+# Steps run the package of this checkout, whatever environment they are given.
+shell.prefix(f"export PYTHONPATH={shlex.quote(str(Path(workflow.basedir, 'src')))}; ")
 
 
 wildcard_constraints:

@@ -6,3 +6,6 @@ lock() { .tools/bin/uv pip compile -q --generate-hashes --no-emit-index-url --no
   -p 3.11 --extra build "$@"; }
 lock pyproject.toml -o envs/requirements.lock
 lock --extra dev pyproject.toml -o envs/requirements-dev.lock
+
+# The conda environment takes the same exact versions of what pyproject.toml names.
+.venv/bin/python envs/conda.py

@@ -17,13 +17,13 @@ rule measure_allocation:
         "results/{backend}/logs/measure_allocation/{allocation}.log",
     conda:
         "../envs/kvstudy.yaml"
+    resources:
+        # From the plan's estimate, with a margin; a profile may set another limit.
+        runtime=STUDY.minutes,
     params:
         spec=STUDY.allocation_spec,
         store="results/{backend}/store",
         progress="results/{backend}/progress/{allocation}.json",
-    resources:
-        # From the plan's estimate, with a margin; a profile may set another limit.
-        runtime=STUDY.minutes,
     shell:
         "python -m kvstudy.steps.measure_allocation --spec {params.spec:q}"
         " --workload {input.workload} --tokenizer {input.tokenizer}"

@@ -29,11 +29,10 @@ rule build_tables:
     conda:
         "../envs/kvstudy.yaml"
     params:
-        cells="results/{backend}/cells",
-        predicted="results/{backend}/predicted",
         code=STUDY.code("metrics", "base.tables", "steps.build_tables"),
     shell:
         "python -m kvstudy.steps.build_tables --plan {input.plan} --tokenizer {input.tokenizer}"
-        " --cells-dir {params.cells} --predicted-dir {params.predicted}"
+        " --cells-dir results/{wildcards.backend}/cells"
+        " --predicted-dir results/{wildcards.backend}/predicted"
         " --requests {output.requests} --iterations {output.iterations}"
         " --cells {output.cells} --runs {output.runs} > {log} 2>&1"

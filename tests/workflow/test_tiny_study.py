@@ -133,9 +133,7 @@ EDITS: list[tuple[str, dict[str, Any], dict[str, int]]] = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("values", "expected"), [e[1:] for e in EDITS], ids=[e[0] for e in EDITS]
-)
+@pytest.mark.parametrize(("values", "expected"), [e[1:] for e in EDITS], ids=[e[0] for e in EDITS])
 def test_a_change_runs_exactly_what_it_touches(
     tiny: Workflow, values: dict[str, Any], expected: dict[str, int]
 ) -> None:

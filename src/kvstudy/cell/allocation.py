@@ -114,9 +114,7 @@ class Allocation:
         place = Place(
             model=self._inputs.tokenizer.resolve() if emulated else Path(model["path"]),
             served_name=self._inputs.tokenizer.name if emulated else model["repo"],
-            runtime=None
-            if emulated
-            else ready_runtime(self._lock["image"], values["engine"]["name"]),
+            runtime=None if emulated else ready_runtime(self._lock["image"], engine),
             time_scale=scale,
             expected=expected,
         )

@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from kvstudy.base.errors import EXIT_USAGE, SpecError, UsageError
-from kvstudy.cli import Parser
 from kvstudy.commands.advise import main
 from kvstudy.explain.advise import choose
 from kvstudy.explain.loads import draw
@@ -188,7 +187,6 @@ def test_a_pool_smaller_than_a_request_is_refused() -> None:
 
 
 def test_a_usage_error_exits_with_64(capsys: pytest.CaptureFixture[str]) -> None:
-    assert issubclass(Parser, object)
     with pytest.raises(SystemExit) as caught:
         main(["--engine", "other"])
     assert caught.value.code == EXIT_USAGE
@@ -201,8 +199,15 @@ def test_a_gpu_without_room_is_refused(model: Path) -> None:
         main(words.split())
 
 
-@pytest.mark.parametrize("broken", [{"num_hidden_layers": 0}, {"hidden_size": None},
-                                    {"kv_lora_rank": 512}, {"intermediate_size": None}])  # fmt: skip
+BROKEN = (
+    {"num_hidden_layers": 0},
+    {"hidden_size": None},
+    {"kv_lora_rank": 512},
+    {"intermediate_size": None},
+)
+
+
+@pytest.mark.parametrize("broken", BROKEN)
 def test_a_broken_model_configuration_is_refused(tmp_path: Path, broken: dict[str, Any]) -> None:
     (tmp_path / "config.json").write_text(json.dumps(LLAMA | broken), encoding="utf-8")
     words = f"--model {tmp_path} --gpu H200 --version 1 --input-tokens 9 --output-tokens 9"

@@ -1,6 +1,7 @@
 """Hand-sized request and iteration rows."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ def request_row() -> Callable[..., Row]:
     def make(send_s: float, chunks_s: list[float], **changes: Any) -> Row:
         chunks = [round(t * 1e9) for t in chunks_s]
         send = round(send_s * 1e9)
-        gaps = [b - a for a, b in zip(chunks, chunks[1:], strict=False)]
+        gaps = [b - a for a, b in pairwise(chunks)]
         tpot = (chunks[-1] - chunks[0]) / (len(chunks) - 1) if gaps else None
         row: Row = dict.fromkeys(tables.REQUESTS.names)
         row |= {

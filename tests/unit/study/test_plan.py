@@ -90,11 +90,15 @@ def test_an_unpinned_engine_stops_only_its_own_measured_cells(study_with: Make) 
 
 
 def test_a_measured_cell_does_not_depend_on_the_emulator(study_with: Make) -> None:
-    def measured(change: Callable[[dict[str, Any]], object]) -> Study:
-        return study_with(lambda d: (d.update(backend="measured"), change(d)))
+    def measured(chunks_per_s: float) -> Study:
+        return study_with(
+            lambda d: (
+                d.update(backend="measured"),
+                d["emulator"].update(chunks_per_s=chunks_per_s),
+            )
+        )
 
-    base = measured(lambda d: None)
-    other = measured(lambda d: d["emulator"].update(chunks_per_s=1.0))
+    base, other = measured(6000.0), measured(1.0)
 
     assert changed(base, other) == set()
 
