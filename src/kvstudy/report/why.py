@@ -11,7 +11,6 @@ from typing import Any
 
 from kvstudy.report.page import Entry, Head, Table, entry
 from kvstudy.report.text import DASH, listing, number, plural
-from kvstudy.report.why_figures import figure_cliff, figure_hypotheses, figure_regimes
 from kvstudy.report.why_regimes import cliff_table, map_table, regime_numbers, regime_sentences
 from kvstudy.report.wording import change, times
 
@@ -36,8 +35,8 @@ _RATIOS = {
 }
 _COUNTS = {
     "pauses": "pauses",
-    "recomputed_tokens": "recomputed tokens",
-    "hidden_tokens": "hidden tokens",
+    "recomputed_tokens": "recomputed",
+    "hidden_tokens": "hidden",
 }
 
 
@@ -221,14 +220,18 @@ def hypotheses_table(engine: str, rows: Sequence[Row]) -> Table:
     """Hypotheses side by side, with what was published and run."""
     heads = [
         Head("row", numeric=False),
-        *(Head(label, "ratio") for label, _ in _RATIOS.values()),
-        *(Head(label) for label in _COUNTS.values()),
-        Head("largest gap", "s"),
         Head("weight", "%"),
+        *(Head(label) for label, _ in _RATIOS.values()),
+        *(Head(label) for label in _COUNTS.values()),
+        Head("gap", "s"),
     ]
     observed = [row for row in rows if row["kind"] != "hypothesis"]
     order = [row for row in rows if row["kind"] == "hypothesis"]
-    notes = list(dict.fromkeys(row["assumptions"] for row in order if row["assumptions"]))
+    notes = [
+        "Throughput, TTFT, TPOT and e2e are ratios of the two arms. Recomputed and hidden are "
+        "tokens; gap is the longest between two chunks of one request."
+    ]
+    notes += dict.fromkeys(row["assumptions"] for row in order if row["assumptions"])
     notes += [
         f"{row['hypothesis']}: {row['outcome_words']}." for row in order if row["outcome_words"]
     ]
@@ -246,15 +249,23 @@ def hypotheses_table(engine: str, rows: Sequence[Row]) -> Table:
     )
 
 
+def short_label(row: Row) -> str:
+    """A row's name in few words; the long label is beside it."""
+    if row["hypothesis"] is None:
+        return str(row["kind"])
+    cut = row["truncate_to_tokens"]
+    words = {"H0": "no effect", "H1": f"cut at {number(cut)}", "H2": "no cut", "H3": "not released"}
+    return f"{row['family']}, {words[row['family']]}"
+
+
 def _hypothesis_line(row: Row) -> list[Entry]:
-    label = row["label"] if row["hypothesis"] is None else f"{row['hypothesis']}: {row['label']}"
     weight = row["weight"]
     return [
-        entry(label),
+        entry(short_label(row), note=row["label"]),
+        entry(DASH if weight is None else number(100 * weight, 0.1), weight),
         *(_number(row[name], step) for name, (_, step) in _RATIOS.items()),
         *(_number(row[name], 1.0) for name in _COUNTS),
         _number(row["max_gap_s"], 0.1),
-        entry(DASH if weight is None else number(100 * weight, 0.1), weight),
     ]
 
 
@@ -305,6 +316,3 @@ def hypothesis_numbers(own: Mapping[str, Sequence[Row]]) -> dict[str, str]:
             if row["weight"] is not None:
                 found[f"{name}.weight"] = percent(row["weight"])
     return found
-
-
-__all__ = ["Why", "figure_cliff", "figure_hypotheses", "figure_regimes", "why_of"]

@@ -153,7 +153,10 @@ def test_the_patch_raises_the_default_in_a_fresh_python(kind: str, tmp_path: Pat
     code += "print({n: p.default for n, p in inspect.signature(P.__init__).parameters.items()})"
     result = subprocess.run(
         [sys.executable, "-c", code],
-        env={"PYTHONPATH": f"{OVERLAYS / 'patched-cut'}:{tmp_path}"},
+        env={
+            "PYTHONPATH": f"{OVERLAYS / 'patched-cut'}:{tmp_path}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        },
         capture_output=True,
         text=True,
         check=True,

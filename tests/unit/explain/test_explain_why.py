@@ -14,13 +14,8 @@ from kvstudy.base import tables
 from kvstudy.explain.tables import HYPOTHESES, REGIMES
 from kvstudy.report.answer import answer_of, render
 from kvstudy.report.page import Figure
-from kvstudy.report.why import (
-    figure_cliff,
-    figure_hypotheses,
-    figure_regimes,
-    percent,
-    why_of,
-)
+from kvstudy.report.why import percent, why_of
+from kvstudy.report.why_figures import figure_cliff, figure_hypotheses, figure_regimes
 from kvstudy.steps import write_answer
 
 Rows = list[dict[str, Any]]

@@ -1,0 +1,54 @@
+"""Fixtures of the Slurm tests: one cluster and one finished study for all of them."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE / "slurm"))
+import slurm_site  # noqa: E402 - lies beside the script that it calls
+
+
+@pytest.fixture(scope="session")
+def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_site.Site]:
+    """A cluster: the user's where KVSTUDY_SLURM_PROFILE names a profile, else one of our own."""
+    profile = os.environ.get("KVSTUDY_SLURM_PROFILE")
+    if profile:
+        yield slurm_site.Site(None, Path(profile).resolve())
+        return
+    reason = slurm_site.missing()
+    if reason:
+        pytest.skip(reason)
+    folder = tmp_path_factory.mktemp("slurm")
+    folder.parent.chmod(0o755)
+    try:
+        slurm_site.script(folder, "up")
+        yield slurm_site.Site(folder, slurm_site.ROOT / "profiles" / "slurm")
+    finally:
+        slurm_site.script(folder, "down")
+
+
+@pytest.fixture(scope="session")
+def slurm_folder(slurm: slurm_site.Site, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all nodes see; working folders of tests are made in it."""
+    if slurm.folder is not None:
+        return tmp_path_factory.mktemp("shared")
+    default = slurm_site.ROOT / "results" / f"slurm-tests-{os.getpid()}"
+    folder = Path(os.environ.get("KVSTUDY_SLURM_FOLDER", default))
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def slurm_study(slurm: slurm_site.Site, slurm_folder: Path) -> slurm_site.Workflow:
+    """The tiny study after one complete run on the cluster."""
+    folder = slurm_folder / "study"
+    folder.mkdir()
+    workflow = slurm_site.Workflow(folder, slurm)
+    workflow.run()
+    return workflow
