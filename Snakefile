@@ -46,6 +46,6 @@ rule all:
         expand(
             "results/{backend}/report/{page}",
             backend=STUDY.backend,
-            page=["index.html", "report.md"],
+            page=["index.html", "report.md", "answer-16827.md"],
         ),
         expand("results/{backend}/pins/lock.json", backend=STUDY.backend),

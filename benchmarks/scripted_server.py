@@ -7,7 +7,9 @@ Raw asyncio, made to be faster than any client. Run in its own process:
 It prints its URL and serves until it gets SIGTERM or SIGINT; then it writes `times.json`:
 `{"requests": [{"key", "arrived_ns", "sent_ns": [...]}, ...], "in_flight_max": n}`, where `key` is
 the first token id of the prompt (or its arrival number) and every time is a reading of the
-system-wide monotonic clock, taken just before the write.
+system-wide monotonic clock, taken just before the write. With `--tagged` the first text of the
+n-th answer is ` #n`, so that a client that keeps the text can be held against the right times.
+Chat completions get the same events in the chat form.
 
 Without an interval streams go flat out, one write per chunk. With one, every stream gets a chunk
 in each interval, the streams spread evenly over it.
@@ -20,6 +22,8 @@ import asyncio
 import gzip
 import json
 import re
+import select
+import selectors
 import signal
 import socket
 import struct
@@ -32,13 +36,14 @@ _HEAD = (
     b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n%stransfer-encoding: chunked\r\n\r\n"
 )
 _JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%s"
+_MISSING = b"HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\n\r\n"
 _MODELS = b'{"object":"list","data":[{"id":"scripted","object":"model"}]}'
 _DONE = b"data: [DONE]\n\n"
 _ID = b'"id":"cmpl-9c761f2e40c54d3a","object":"text_completion","created":1796086357,'
 _PROMPT = re.compile(rb'"prompt":\s*\[\s*(\d+)')
-_LENGTH = re.compile(rb'"max_tokens":\s*(\d+)')
+_LENGTH = re.compile(rb'"max_(?:completion_)?tokens":\s*(\d+)')
+_TEXT = re.compile(rb'"text":("[^"]*")')
 _PROMPT_TOKENS = 8
-_POLL_S = 0.002
 
 
 def frame(text: str, reason: str | None = None, more: bytes = b"") -> bytes:
@@ -158,20 +163,25 @@ class Stream:
 class Emitter:
     """All answers of the server."""
 
-    def __init__(self, shape: str, interval_s: float) -> None:
+    def __init__(self, shape: str, interval_s: float, *, tagged: bool = False) -> None:
         self.shape = shape
         self.interval_s = interval_s
+        self.tagged = tagged
         self.streams: list[Stream] = []
         self.active: dict[Stream, None] = {}
         self.most_active = 0
+        self.poll = 0  # a descriptor that is readable when the loop has something to read
         self._wake = asyncio.Event()
-        self._built: dict[int, list[bytes]] = {}
+        self._built: dict[tuple[int, bool], list[bytes]] = {}
 
-    def begin(self, transport: asyncio.Transport, body: bytes) -> None:
+    def begin(self, transport: asyncio.Transport, body: bytes, *, chat: bool = False) -> None:
         """Start the answer to one request."""
         prompt, length = _PROMPT.search(body), _LENGTH.search(body)
         key = int(prompt[1]) if prompt else len(self.streams)
-        stream = Stream(transport, key, self._events(int(length[1]) if length else 16))
+        events = self._events(int(length[1]) if length else 16, chat)
+        if self.tagged:
+            events = [_chunk(_form(frame(f" #{len(self.streams)}"), chat)), *events[1:]]
+        stream = Stream(transport, key, events)
         self.streams.append(stream)
         if self.shape == "json_error":
             transport.write(_JSON % (len(stream.events[0]), stream.events[0]))
@@ -180,6 +190,11 @@ class Emitter:
         self.active[stream] = None
         self.most_active = max(self.most_active, len(self.active))
         self._wake.set()
+
+    def build(self, tokens: int) -> None:
+        """Make the events ahead, so that the first requests do not wait for them."""
+        for chat in (False, True):
+            self._events(tokens, chat)
 
     async def run(self) -> None:
         """Send for ever."""
@@ -200,11 +215,10 @@ class Emitter:
         for stream in streams:
             due += self.interval_s / len(streams)
             self._step(stream)
-            left = due - time.monotonic()
-            if left > 0:
-                # The loop's own timer is no finer than 1 ms.
-                await asyncio.sleep(left if left > _POLL_S else 0)
-                time.sleep(max(0.0, due - time.monotonic()))
+            # The loop's own timer is no finer than 1 ms; what arrives is read at once all the same.
+            while (left := due - time.monotonic()) > 0:
+                select.select([self.poll], [], [], left)
+                await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     def _step(self, stream: Stream) -> None:
@@ -216,18 +230,26 @@ class Emitter:
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             stream.transport.abort()
 
-    def _events(self, tokens: int) -> list[bytes]:
+    def _events(self, tokens: int, chat: bool) -> list[bytes]:
         """The HTTP chunks of an answer; built once for each length."""
-        if tokens not in self._built:
-            events = SHAPES[self.shape](tokens)
+        if (tokens, chat) not in self._built:
+            events = [_form(event, chat) for event in SHAPES[self.shape](tokens)]
             if self.shape == "gzip":
                 events = [gzip.compress(event) for event in events]
             if self.shape != "json_error":
-                events = [b"%x\r\n%s\r\n" % (len(event), event) for event in events]
+                events = [_chunk(event) for event in events]
                 if self.shape != "reset":
                     events[-1] += b"0\r\n\r\n"
-            self._built[tokens] = events
-        return self._built[tokens]
+            self._built[tokens, chat] = events
+        return self._built[tokens, chat]
+
+
+def _form(event: bytes, chat: bool) -> bytes:
+    return _TEXT.sub(rb'"delta":{"content":\1}', event) if chat else event
+
+
+def _chunk(event: bytes) -> bytes:
+    return b"%x\r\n%s\r\n" % (len(event), event)
 
 
 class Connection(asyncio.Protocol):
@@ -255,19 +277,22 @@ class Connection(asyncio.Protocol):
             return
         body = bytes(self._buffer[end + 4 : stop])
         del self._buffer[:stop]
-        if head.startswith(b"POST"):
-            self._emitter.begin(self._transport, body)
-        else:
+        method, path, _ = head.split(b" ", 2)
+        if method != b"POST":
             self._transport.write(_JSON % (len(_MODELS), _MODELS))
+        elif path == b"/" or path.endswith(b"/completions"):
+            self._emitter.begin(self._transport, body, chat=path.endswith(b"/chat/completions"))
+        else:
+            self._transport.write(_MISSING)
 
 
-async def serve(shape: str, interval_s: float, times: Path) -> None:
+async def serve(emitter: Emitter, times: Path, selector: selectors.EpollSelector) -> None:
     """Serve until told to stop, then write the times."""
     loop = asyncio.get_running_loop()
+    emitter.poll = selector.fileno()
     stopped = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    emitter = Emitter(shape, interval_s)
     server = await loop.create_server(
         lambda: Connection(emitter), "127.0.0.1", 0, backlog=4096, reuse_address=True
     )
@@ -292,8 +317,15 @@ def main() -> None:
     parser.add_argument("--times", type=Path, required=True)
     parser.add_argument("--shape", choices=sorted(SHAPES), default="normal")
     parser.add_argument("--interval-ms", type=float, default=0.0)
+    parser.add_argument("--tagged", action="store_true")
+    parser.add_argument("--expect", type=int, help="build answers of so many tokens ahead")
     args = parser.parse_args()
-    asyncio.run(serve(args.shape, args.interval_ms / 1000, args.times))
+    emitter = Emitter(args.shape, args.interval_ms / 1000, tagged=args.tagged)
+    if args.expect:
+        emitter.build(args.expect)
+    selector = selectors.EpollSelector()
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(selector)) as runner:
+        runner.run(serve(emitter, args.times, selector))
 
 
 if __name__ == "__main__":

@@ -36,6 +36,8 @@ rule draw_figures:
         requests="results/{backend}/tables/requests.parquet",
         iterations="results/{backend}/tables/iterations.parquet",
         contrasts="results/{backend}/stats/contrasts.parquet",
+        hypotheses="results/{backend}/stats/hypotheses.parquet",
+        regimes="results/{backend}/stats/regimes.parquet",
         published=STUDY.published_in(workflow.basedir),
     output:
         directory("results/{backend}/figures"),
@@ -44,10 +46,11 @@ rule draw_figures:
     conda:
         "../envs/kvstudy.yaml"
     params:
-        code=STUDY.code("report", "steps.draw_figures"),
+        code=STUDY.code("report", "explain.tables", "steps.draw_figures"),
     shell:
         "python -m kvstudy.steps.draw_figures --cells {input.cells} --requests {input.requests}"
         " --iterations {input.iterations} --contrasts {input.contrasts}"
+        " --hypotheses {input.hypotheses} --regimes {input.regimes}"
         " --published {input.published} --out {output} > {log} 2>&1"
 
 
@@ -82,3 +85,27 @@ rule render_report:
         " --hypotheses {input.hypotheses} --regimes {input.regimes}"
         " --published {input.published} --templates {input.templates} --html {output.html} --markdown {output.markdown}"
         " > {log} 2>&1"
+
+
+rule write_answer:
+    # The reply to the report's three questions, ready to paste.
+    input:
+        hypotheses="results/{backend}/stats/hypotheses.parquet",
+        regimes="results/{backend}/stats/regimes.parquet",
+        cells="results/{backend}/tables/cells.parquet",
+        verdicts="results/{backend}/stats/verdicts.parquet",
+        templates=f"{workflow.basedir}/report/templates",
+    output:
+        answer="results/{backend}/report/answer-16827.md",
+    log:
+        "results/{backend}/logs/write_answer.log",
+    conda:
+        "../envs/kvstudy.yaml"
+    params:
+        code=STUDY.code(
+            "report", "explain", "telemetry.knowledge", "steps.write_answer"
+        ),
+    shell:
+        "python -m kvstudy.steps.write_answer --hypotheses {input.hypotheses}"
+        " --regimes {input.regimes} --cells {input.cells} --verdicts {input.verdicts}"
+        " --templates {input.templates} --out {output.answer} > {log} 2>&1"

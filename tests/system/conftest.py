@@ -27,8 +27,9 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_site.Site]
     folder = tmp_path_factory.mktemp("slurm")
     folder.parent.chmod(0o755)
     try:
-        slurm_site.script(folder, "up")
-        yield slurm_site.Site(folder, slurm_site.ROOT / "profiles" / "slurm")
+        accounting = slurm_site.missing(accounting=True) is None
+        slurm_site.script(folder, "up", accounting=accounting)
+        yield slurm_site.Site(folder, slurm_site.ROOT / "profiles" / "slurm", accounting)
     finally:
         slurm_site.script(folder, "down")
 

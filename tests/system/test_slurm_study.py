@@ -5,11 +5,17 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 import slurm_site
+import yaml
 from slurm_site import Site, Workflow
+
+from kvstudy.commands.preflight import check
+from kvstudy.study.parse import read_config
+from kvstudy.study.plan import Study
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(900)]
 
@@ -114,7 +120,7 @@ def test_every_way_to_name_the_profile(slurm_study: Workflow, how: str) -> None:
     )
 
     assert done.returncode == 0, done.stderr
-    assert "Nothing to be done" in done.stderr
+    assert "Nothing to be done" in done.stdout + done.stderr
 
 
 def test_a_bump_runs_the_new_engine_and_attempts_one_cell(
@@ -143,3 +149,23 @@ def test_a_bump_runs_the_new_engine_and_attempts_one_cell(
     }  # fmt: skip
     assert after[FORCED] == [1, 2]
     assert len([job for job in workflow.jobs() if "gpu" in job.gres]) == 2
+
+
+def test_preflight_knows_the_cluster(slurm: Site, tmp_path: Path) -> None:
+    """Asked of the real commands: the shipped profile fits, wrong names are told."""
+    slurm.restrict_to_own()
+    config = slurm_site.ROOT / "config.yaml"
+    study = Study(read_config(config, overrides={"backend": "emulated"}))
+    started = time.monotonic()
+    assert check(study, slurm.profile) == []
+    assert time.monotonic() - started < 60
+    profile = yaml.safe_load((slurm.profile / "config.yaml").read_text(encoding="utf-8"))
+    profile["default-resources"].update(slurm_partition="nope", slurm_account="nobody")
+    profile["set-resources"]["measure_allocation"].update(gres="gpu:h100:1", runtime=6000)
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(profile), encoding="utf-8")
+    said = " | ".join(problem.what for problem in check(study, tmp_path))
+
+    assert "partition nope does not exist (there are: cpu, gpu, low)" in said
+    assert "no GPU of type h100 (it has gpu:h200)" in said
+    assert "asks for 6000 min, partition gpu allows 600" in said
+    assert ("account nobody is not one of yours (bench)" in said) == slurm.has_accounting

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from kvstudy.base.digest import sha256_file
+from kvstudy.base.errors import PinError
 from kvstudy.pins.runtime import Runtime
 from kvstudy.serve.adapters.emulator import emulate
 from kvstudy.serve.apptainer import visible_gpus, wrap
 from kvstudy.serve.command import build, new_api_key
-from kvstudy.serve.model import EngineSettings, Launch, ServerSettings
+from kvstudy.serve.model import DIR, EngineSettings, Launch, ServerSettings
 from kvstudy.serve.processes import free_port
+
+SITE_NAME = "sitecustomize.py"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,7 @@ def launch_of(values: Mapping[str, Any], place: Place, port: int | None = None) 
     """The launch of a cell's server on `port`, or on a free one."""
     engine = values["engine"]
     key = new_api_key()
+    site = _site_file(engine)
     launch = build(
         EngineSettings(
             adapter=engine["adapter"],
@@ -72,7 +77,27 @@ def launch_of(values: Mapping[str, Any], place: Place, port: int | None = None) 
             "admission_lag_steps": emulator["admission_lag_steps"],
         }
         return emulate(launch, described, place.time_scale, place.expected, api_key=key)
+    if site is not None:
+        launch = replace(launch, files={**launch.files, SITE_NAME: site})
+        launch = launch.with_env(PYTHONPATH=DIR)
     return _in_image(launch, place)
+
+
+def _site_file(engine: Mapping[str, Any]) -> str | None:
+    """The engine's patch, checked against its pinned hash; None where it has none."""
+    site = engine.get("site")
+    if site is None:
+        return None
+    path = Path(site["file"])
+    if not path.is_file():
+        raise PinError(f"engines.{engine['name']}.site.file: {path}: no such file")
+    found = f"sha256:{sha256_file(path)}"
+    if found != site["sha256"]:
+        raise PinError(
+            f"engines.{engine['name']}.site.sha256: pinned {site['sha256']}, {path} is {found}. "
+            "Restore the file, or pin the new one"
+        )
+    return path.read_text(encoding="utf-8")
 
 
 def _in_image(launch: Launch, place: Place) -> Launch:

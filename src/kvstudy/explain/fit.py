@@ -26,7 +26,7 @@ Reals = NDArray[np.float64]
 
 WIDE = 3.0
 _MOST = 50.0
-_BISECTIONS = 14
+_BISECTIONS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class Problem:
             return self.residuals(shares)
 
         first = np.clip(whole[free], 1e-6, _MOST / 2)
-        done = least_squares(part, first, bounds=(0.0, _MOST), xtol=1e-10, ftol=1e-10, gtol=1e-10)
+        done = least_squares(part, first, bounds=(0.0, _MOST), xtol=1e-8, ftol=1e-8, gtol=1e-8)
         best = whole.copy()
         best[free] = done.x
         return best, float(2 * done.cost)

@@ -11,12 +11,12 @@ from kvstudy.report import (
     issue_tables,
     provenance,
     version_tables,
-    why_tables,
     wording,
 )
 from kvstudy.report.inputs import Inputs
 from kvstudy.report.page import Page, Table
 from kvstudy.report.text import listing, plural
+from kvstudy.report.why import why_of
 from kvstudy.stats.bootstrap import DRAWS
 from kvstudy.stats.verdict import sentence
 
@@ -41,7 +41,7 @@ def page_of(inputs: Inputs) -> Page:
         versions=version_tables.version_tables(inputs),
         server_side=effect_tables.server_tables(inputs),
         claims=[*claims, *claim_tables.key_tables(inputs)],
-        why=why_tables.why_tables(inputs),
+        why=why_of(inputs.hypotheses, inputs.regimes),
         environment=[*provenance.environment_tables(inputs), *provenance.run_table(inputs)],
         audit=[*provenance.audit_tables(inputs), *provenance.resolved_tables(inputs)],
         audit_sentences=provenance.audit_sentences(inputs),

@@ -5,8 +5,12 @@ from __future__ import annotations
 import base64
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from kvstudy.report.text import Safe, csv_line, markdown
+
+if TYPE_CHECKING:
+    from kvstudy.report.why import Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,7 @@ class Page:
     versions: Sequence[Table]
     server_side: Sequence[Table]
     claims: Sequence[Table]
-    why: Sequence[Table]
+    why: Why
     environment: Sequence[Table]
     audit: Sequence[Table]
     audit_sentences: Sequence[str]

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -19,7 +18,15 @@ from kvstudy.workload.tokens import HubTokenizer
 Row = dict[str, Any]
 
 
-def _measured(folder: Path, tokenizer: HubTokenizer) -> tuple[list[Row], list[Row], Row]:
+class Counter(Protocol):
+    """What the tables need of a tokenizer."""
+
+    def count(self, texts: list[str]) -> list[int]:
+        """Number of tokens of each text, with no special tokens."""
+        ...
+
+
+def _measured(folder: Path, tokenizer: Counter) -> tuple[list[Row], list[Row], Row]:
     """Client rows with their re-tokenised counts, iteration rows, and the columns of run.json."""
     rows = tables.read(folder / "requests.parquet", tables.CLIENT_REQUESTS).to_pylist()
     outputs = tables.read(folder / "outputs.parquet", tables.OUTPUTS).to_pylist()
@@ -75,19 +82,22 @@ def _arrow(rows: list[Row], table: tables.Table) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=loose)
 
 
-def _collect(plan: Row, args: argparse.Namespace) -> Iterator[tuple[str, Row]]:
-    tokenizer = HubTokenizer(args.tokenizer.parent)
+def collect(
+    plan: Row, tokenizer: Counter, cells: Path, predicted: Path
+) -> tuple[Collector, dict[str, Row]]:
+    """All rows of a plan, and what ran by cell id."""
     collector = Collector(plan)
+    runs = {}
     for cell in plan["cells"]:
-        folder = args.cells_dir / cell["cell_id"]
+        folder = cells / cell["cell_id"]
         if cell["runnable"]:
             collector.add(cell, plan["source"], _measured(folder, tokenizer))
-            yield cell["cell_id"], {**read_json(folder / "run.json"), "arm": cell["arm"]}
+            runs[cell["cell_id"]] = {**read_json(folder / "run.json"), "arm": cell["arm"]}
         else:
             missing = missing_row(plan, cell, plan["source"], cell["planned"])
             collector.cells.append(missing)
-        collector.add(cell, "predicted", _predicted(args.predicted_dir / cell["cell_id"]))
-    collector.write(args.requests, args.iterations, args.cells)
+        collector.add(cell, "predicted", _predicted(predicted / cell["cell_id"]))
+    return collector, runs
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -98,8 +108,10 @@ def main(argv: list[str] | None = None) -> None:
     for name in ("requests", "iterations", "cells", "runs"):
         parser.add_argument(f"--{name}", required=True, type=Path)
     args = parser.parse_args(argv)
-    plan = read_json(args.plan)
-    write_json(args.runs, dict(_collect(plan, args)))
+    tokenizer = HubTokenizer(args.tokenizer.parent)
+    collector, runs = collect(read_json(args.plan), tokenizer, args.cells_dir, args.predicted_dir)
+    collector.write(args.requests, args.iterations, args.cells)
+    write_json(args.runs, runs)
 
 
 if __name__ == "__main__":

@@ -6,10 +6,12 @@ import argparse
 from pathlib import Path
 
 from kvstudy.base import tables
+from kvstudy.explain.tables import HYPOTHESES, REGIMES
 from kvstudy.report.drawn import write_figures
 from kvstudy.report.figures import draw_all
 from kvstudy.report.frames import Frames
 from kvstudy.report.inputs import published_first
+from kvstudy.report.why_figures import figure_cliff, figure_hypotheses, figure_regimes
 from kvstudy.stats.claims import read_published
 from kvstudy.stats.data import Row
 from kvstudy.steps.run import run
@@ -21,6 +23,8 @@ def parser() -> argparse.ArgumentParser:
     for name in ("cells", "requests", "iterations", "contrasts", "out"):
         flags.add_argument(f"--{name}", type=Path, required=True)
     flags.add_argument("--published", type=Path, nargs="*", default=[])
+    flags.add_argument("--hypotheses", type=Path, help="optional table for the chapter Why")
+    flags.add_argument("--regimes", type=Path, help="optional table for the regime map")
     return flags
 
 
@@ -39,7 +43,10 @@ def main(argv: list[str] | None = None) -> None:
         contrasts=rows(args.contrasts, tables.CONTRASTS),
         published=published,
     )
-    write_figures(args.out, draw_all(frames))
+    hypotheses = tables.read(args.hypotheses, HYPOTHESES).to_pylist() if args.hypotheses else []
+    regimes = tables.read(args.regimes, REGIMES).to_pylist() if args.regimes else []
+    why = (figure_hypotheses(hypotheses), figure_regimes(regimes), figure_cliff(regimes))
+    write_figures(args.out, [*draw_all(frames), *(figure for figure in why if figure)])
 
 
 if __name__ == "__main__":

@@ -59,6 +59,13 @@ class Emulate(Strict):
     pause: Literal["recompute", "never_release"] | Truncate = "recompute"
 
 
+class Site(Strict):
+    """A sitecustomize.py that the engine's Python imports first: a patch without a new image."""
+
+    file: str = Field(description="path of the file, relative to the checkout")
+    sha256: Sha256
+
+
 class Engine(Strict):
     """One engine version."""
 
@@ -68,6 +75,7 @@ class Engine(Strict):
     command: list[str] = Field(default=[], description="executable on the host, with no image")
     env: dict[str, str] = Field(default={}, description="environment of the server")
     as_published: bool = Field(default=False, description="exactly the published command line")
+    site: Site | None = Field(default=None, description="a patch of the engine's Python code")
     emulate: Emulate = Emulate()
 
 

@@ -168,6 +168,8 @@ class Study:
             engine["image"] = {"digest": image["digest"]}
         if self.config.backend == "measured":
             engine.pop("emulate")
+        if engine["site"] is None:
+            engine.pop("site")
         return {"name": name, **engine}
 
     def cell_digest(self, cell: Cell) -> str:

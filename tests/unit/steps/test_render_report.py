@@ -5,11 +5,15 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pyarrow as pa
-import pyarrow.parquet as pq
+import yaml
 
 from kvstudy.base import tables
+from kvstudy.explain.hypotheses import explain
+from kvstudy.explain.published import lengths_of, published_values
+from kvstudy.explain.tables import HYPOTHESES
 from kvstudy.steps import render_report
+from kvstudy.study.parse import parse_config
+from kvstudy.study.plan import Study
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "report"))
 from synthetic import ROOT, small_study
@@ -22,11 +26,11 @@ def test_optional_tables_fill_the_chapter_why(tmp_path: Path) -> None:
     tables.write(tmp_path / "verdicts.parquet", [], tables.VERDICTS)
     (tmp_path / "figures").mkdir()
     (tmp_path / "figures/manifest.json").write_text('{"figures": []}')
-    hypotheses = [
-        {"hypothesis": "H1 <truncates>", "ratio": 0.592, "pauses": 4, "differs": None},
-        {"hypothesis": "H2", "ratio": 0.992, "pauses": 5, "differs": ["a", "b"]},
-    ]
-    pq.write_table(pa.Table.from_pylist(hypotheses), tmp_path / "hypotheses.parquet")
+    document = yaml.safe_load((ROOT / "config.yaml").read_text(encoding="utf-8"))
+    published = published_values([ROOT / name for name in document["published"]])
+    whole = Study(parse_config({**document, "backend": "emulated"}))
+    hypotheses = explain(whole, [], published=published, lengths_of=lengths_of)
+    tables.write(tmp_path / "hypotheses.parquet", hypotheses, HYPOTHESES)
     flags = ["--spec", study.study.report_spec()]
     for name in ("cells", "requests", "contrasts", "verdicts", "hypotheses"):
         flags += [f"--{name}", str(tmp_path / f"{name}.parquet")]
@@ -41,5 +45,5 @@ def test_optional_tables_fill_the_chapter_why(tmp_path: Path) -> None:
 
     html = (tmp_path / "r/index.html").read_text()
     assert 'id="why"' in html
-    assert "H1 &lt;truncates&gt;" in html
-    assert "a, b" in html
+    assert "cut at 1,024" in html
+    assert "<summary>Why</summary>" in (tmp_path / "r/report.md").read_text()
