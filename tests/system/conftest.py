@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import slurm_site  # noqa: E402 - lies beside the script that it calls
 
 
 @pytest.fixture(scope="session")
-def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_site.Site]:
+def slurm() -> Iterator[slurm_site.Site]:
     """A cluster: the user's where KVSTUDY_SLURM_PROFILE names a profile, else one of our own."""
     profile = os.environ.get("KVSTUDY_SLURM_PROFILE")
     if profile:
@@ -24,14 +26,15 @@ def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[slurm_site.Site]
     reason = slurm_site.missing()
     if reason:
         pytest.skip(reason)
-    folder = tmp_path_factory.mktemp("slurm")
-    folder.parent.chmod(0o755)
+    # Not pytest's own folder: the database runs as another user, who may not look in there.
+    folder = Path(tempfile.mkdtemp(prefix="kvstudy-slurm-"))
     try:
         accounting = slurm_site.missing(accounting=True) is None
         slurm_site.script(folder, "up", accounting=accounting)
         yield slurm_site.Site(folder, slurm_site.ROOT / "profiles" / "slurm", accounting)
     finally:
         slurm_site.script(folder, "down")
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

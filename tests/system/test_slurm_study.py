@@ -168,4 +168,4 @@ def test_preflight_knows_the_cluster(slurm: Site, tmp_path: Path) -> None:
     assert "partition nope does not exist (there are: cpu, gpu, low)" in said
     assert "no GPU of type h100 (it has gpu:h200)" in said
     assert "asks for 6000 min, partition gpu allows 600" in said
-    assert ("account nobody is not one of yours (bench)" in said) == slurm.has_accounting
+    assert ("account nobody is not one of yours (bench, root)" in said) == slurm.has_accounting

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from typing import Any
 
 import pandas as pd
 import pytest
 from tokenizers import Tokenizer
 
-from .conftest import Workflow
+from .conftest import ROOT, Workflow
 
 CHEAP = {
     "freeze_study", "build_tables", "compare_arms", "explain_study", "map_regimes",
@@ -159,3 +161,37 @@ def test_a_forced_attempt_measures_one_cell_and_keeps_the_old_one(copy_of_tiny: 
     assert check["attempt"] == 2
     assert check["reasons"] == [*check["reasons"]]
     assert "later_attempt" in check["reasons"]
+
+
+def kvstudy(tiny: Workflow, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "kvstudy", *arguments],
+        cwd=tiny.folder,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_an_emulated_result_reproduces_nothing(tiny: Workflow) -> None:
+    done = kvstudy(tiny, "report", "--backend", "emulated", "--verdict")
+
+    assert done.returncode == 2
+    assert "Nothing was measured" in done.stderr
+
+
+def test_watch_and_plan_see_a_finished_study(tiny: Workflow) -> None:
+    configs = ["--configfile", str(ROOT / "config.yaml"), str(ROOT / "tests" / "tiny.yaml")]
+    watched = kvstudy(tiny, "watch", "--once", *configs)
+    planned = kvstudy(tiny, "plan", "--json", *configs)
+
+    assert watched.stdout.startswith("14/14 cells")
+    assert {cell["state"] for cell in json.loads(planned.stdout)["cells"]} == {"done"}
+
+
+def test_an_unknown_claim_is_a_usage_error(tiny: Workflow) -> None:
+    done = kvstudy(tiny, "trace", "no-such-claim", "--backend", "emulated")
+
+    assert done.returncode == 64
+    assert "no claim 'no-such-claim'" in done.stderr

@@ -15,14 +15,15 @@ Entity = dict[str, Any]
 
 CONTEXT = [
     "https://w3id.org/ro/crate/1.1/context",
-    "https://w3id.org/ro/terms/workflow-run/context",
+    # The one term of the Workflow Run vocabulary in use, so that no second context is fetched.
+    {"sha256": "https://w3id.org/ro/terms/workflow-run#sha256"},
 ]
 PROFILES = {
     "https://w3id.org/ro/wfrun/process/0.5": ("Process Run Crate", "0.5"),
     "https://w3id.org/ro/wfrun/workflow/0.5": ("Workflow Run Crate", "0.5"),
     "https://w3id.org/workflowhub/workflow-ro-crate/1.0": ("Workflow RO-Crate", "1.0"),
 }
-WORKFLOW = "workflow/Snakefile"
+WORKFLOW, README = "workflow/Snakefile", "README.md"
 _LANGUAGE = "https://w3id.org/workflowhub/workflow-ro-crate#snakemake"
 _AUTHORS = "#kvstudy-authors"
 _KINDS = {
@@ -36,6 +37,7 @@ _KINDS = {
     ".yaml": "application/yaml",
 }
 _INPUTS = ("study.json", "pins/lock.json", "published/", "workloads/", "tokenizer/")
+_ABOUT = ("workflow/", "bundle.json", README)
 _TRACES = ("logs/", "launch_commands.json", "environment.json")
 
 
@@ -49,12 +51,14 @@ class Run:
     commits: tuple[str, ...]
     started_at: str | None
     ended_at: str | None
-    engines: tuple[tuple[str, str], ...]
 
 
-def metadata(run: Run, sizes: Mapping[str, int], licence: str) -> Entity:
-    """The whole `ro-crate-metadata.json`; `sizes` are the bundle's other files."""
-    files = [_file(name, size, run) for name, size in sorted(sizes.items())]
+def metadata(run: Run, members: Mapping[str, tuple[int, str]], licence: str) -> Entity:
+    """The whole `ro-crate-metadata.json`.
+
+    `members` are the bundle's other files, each with its size in bytes and its SHA-256.
+    """
+    files = [_file(name, *facts, run) for name, facts in sorted(members.items())]
     graph = [
         {
             "@id": "ro-crate-metadata.json",
@@ -65,10 +69,10 @@ def metadata(run: Run, sizes: Mapping[str, int], licence: str) -> Entity:
                 {"@id": "https://w3id.org/workflowhub/workflow-ro-crate/1.0"},
             ],
         },
-        _root(run, sizes, licence),
+        _root(run, members, licence),
         *_profiles(),
-        *_people_and_tools(run, licence),
-        _action(run, sizes),
+        *_people_and_tools(licence),
+        _action(run, set(members)),
         *files,
     ]
     return {"@context": CONTEXT, "@graph": graph}
@@ -83,7 +87,7 @@ def _refs(names: Iterable[str]) -> list[Entity]:
     return [{"@id": identifier(name)} for name in sorted(names)]
 
 
-def _root(run: Run, sizes: Mapping[str, int], licence: str) -> Entity:
+def _root(run: Run, names: Iterable[str], licence: str) -> Entity:
     return {
         "@id": "./",
         "@type": "Dataset",
@@ -93,12 +97,12 @@ def _root(run: Run, sizes: Mapping[str, int], licence: str) -> Entity:
             "statistics, figures, raw rows per request, telemetry, logs, configuration and pins. "
             "checksums.json holds the SHA-256 of every file; kvstudy verify recomputes the tables."
         ),
-        "datePublished": run.ended_at or "1970-01-01T00:00:00Z",
+        "datePublished": run.ended_at or "1970-01-01T00:00:00+00:00",
         "license": {"@id": licence},
         "author": {"@id": _AUTHORS},
         "publisher": {"@id": _AUTHORS},
         "conformsTo": [{"@id": profile} for profile in PROFILES],
-        "hasPart": _refs(sizes),
+        "hasPart": _refs(names),
         "mainEntity": {"@id": WORKFLOW},
         "mentions": {"@id": "#run"},
     }
@@ -111,7 +115,7 @@ def _profiles() -> list[Entity]:
     ]
 
 
-def _people_and_tools(run: Run, licence: str) -> list[Entity]:
+def _people_and_tools(licence: str) -> list[Entity]:
     return [
         {
             "@id": licence,
@@ -131,21 +135,12 @@ def _people_and_tools(run: Run, licence: str) -> list[Entity]:
             "identifier": {"@id": "https://snakemake.github.io"},
             "url": {"@id": "https://snakemake.github.io"},
         },
-        *(
-            {
-                "@id": f"#engine-{quote(name)}",
-                "@type": "SoftwareApplication",
-                "name": name,
-                "softwareVersion": version,
-            }
-            for name, version in run.engines
-        ),
     ]
 
 
-def _action(run: Run, sizes: Mapping[str, int]) -> Entity:
-    inputs = {name for name in sizes if name.startswith(_INPUTS)}
-    others = {n for n in sizes if n.startswith(("workflow/", *_TRACES)) or n == "bundle.json"}
+def _action(run: Run, names: set[str]) -> Entity:
+    inputs = {name for name in names if name.startswith(_INPUTS)}
+    others = {name for name in names if name.startswith((*_TRACES, *_ABOUT))}
     action: Entity = {
         "@id": "#run",
         "@type": "CreateAction",
@@ -157,20 +152,21 @@ def _action(run: Run, sizes: Mapping[str, int]) -> Entity:
         "instrument": {"@id": WORKFLOW},
         "agent": {"@id": _AUTHORS},
         "object": _refs(inputs),
-        "result": _refs(set(sizes) - inputs - others),
-        "actionStatus": {"@id": "http://schema.org/CompletedActionStatus"},
+        "result": _refs(names - inputs - others),
+        "actionStatus": "http://schema.org/CompletedActionStatus",
     }
     if run.started_at and run.ended_at:
         action |= {"startTime": run.started_at, "endTime": run.ended_at}
     return action
 
 
-def _file(name: str, size: int, run: Run) -> Entity:
+def _file(name: str, size: int, sha256: str, run: Run) -> Entity:
     entity: Entity = {
         "@id": identifier(name),
         "@type": "File",
         "name": name,
         "contentSize": str(size),
+        "sha256": sha256,
         "encodingFormat": _KINDS.get(PurePosixPath(name).suffix, "text/plain"),
     }
     if name == WORKFLOW:
@@ -182,9 +178,6 @@ def _file(name: str, size: int, run: Run) -> Entity:
             "programmingLanguage": {"@id": _LANGUAGE},
             "creator": {"@id": _AUTHORS},
         }
-    if name.startswith("workflow/") and name.endswith(".smk"):
-        return entity | {
-            "@type": ["File", "SoftwareSourceCode"],
-            "programmingLanguage": {"@id": _LANGUAGE},
-        }
+    if name == README:
+        return entity | {"about": {"@id": "./"}}
     return entity | ({"about": {"@id": "#run"}} if name.startswith(_TRACES) else {})

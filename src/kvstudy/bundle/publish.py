@@ -17,10 +17,11 @@ from kvstudy.base.digest import code_digest
 from kvstudy.base.errors import UsageError
 from kvstudy.base.files import read_json
 from kvstudy.bundle.contents import contents_of
-from kvstudy.bundle.crate import Run, metadata
+from kvstudy.bundle.crate import README, Run, metadata
 from kvstudy.bundle.pack import Member, chunks_of, in_memory, write_zip
 from kvstudy.bundle.parquet import scrubbed_parquet
 from kvstudy.bundle.scrub import Scrubber
+from kvstudy.report.text import markdown
 
 FORMAT = "kvstudy-bundle-1"
 CHECKSUMS, ABOUT, CRATE = "checksums.json", "bundle.json", "ro-crate-metadata.json"
@@ -69,7 +70,8 @@ def publish(
         _document("environment.json", _environment(results), scrubber),
         _document(ABOUT, _about(results, run, found.absent, scrubbed), scrubber),
     ]
-    crate = metadata(run, {member.name: member.size for member in members}, licence)
+    members.append(in_memory(README, _readme(run).encode()))
+    crate = metadata(run, {m.name: (m.size, m.sha256) for m in members}, licence)
     members.append(_document(CRATE, crate, scrubber))
     sums = _document(CHECKSUMS, checksums(members), None)
     write_zip(out, [*members, sums])
@@ -145,6 +147,27 @@ def _document(name: str, value: Any, scrubber: Scrubber | None) -> Member:
     return in_memory(name, text)
 
 
+_README = """# {title}
+
+Results of the study {study} on the {backend} backend, made by `kvstudy publish`.
+
+- `report/index.html`: the report; `report/report.md`: the same numbers as Markdown.
+- `tables/`, `stats/`: tidy Parquet tables; `figures/`: each figure with its data.
+- `cells/`: for each cell the raw row of every request, the texts, telemetry as read, the
+  server's log and files; `predicted/`: the same cell in virtual time.
+- `study.json`: the exact configuration; `pins/lock.json`: everything that was pinned;
+  `launch_commands.json`, `environment.json`: how and where each server ran.
+- `bundle.json`: commits, what is absent and why, what was masked.
+- `checksums.json`: the SHA-256 of every file; `ro-crate-metadata.json`: Workflow Run RO-Crate.
+
+`kvstudy verify BUNDLE` hashes every file and recomputes every table from the raw rows.
+"""
+
+
+def _readme(run: Run) -> str:
+    return _README.format(title=markdown(run.title), study=markdown(run.study), backend=run.backend)
+
+
 # ---- what the run says of itself -------------------------------------------------------------
 
 
@@ -156,7 +179,7 @@ def _runs(results: Path) -> dict[str, dict[str, Any]]:
 def _run(results: Path) -> Run:
     """Names, commits and times of the run; all of them from the results, none from today."""
     study, runs = read_json(results / "study.json"), _runs(results)
-    starts = sorted(run["started_at"] for run in runs.values())
+    starts = sorted(datetime.fromisoformat(run["started_at"]) for run in runs.values())
     ends = sorted(
         datetime.fromisoformat(run["started_at"])
         + timedelta(seconds=round(sum(run["phases_s"].values())))
@@ -167,11 +190,8 @@ def _run(results: Path) -> Run:
         title=study["config"]["title"],
         backend=study["config"]["backend"],
         commits=tuple(sorted({run["commit"] for run in runs.values() if run["commit"]})),
-        started_at=starts[0] if starts else None,
-        ended_at=ends[-1].strftime("%Y-%m-%dT%H:%M:%SZ") if ends else None,
-        engines=tuple(
-            sorted({(run["engine"], str(run["versions"].get("engine"))) for run in runs.values()})
-        ),
+        started_at=starts[0].isoformat() if starts else None,
+        ended_at=ends[-1].isoformat() if ends else None,
     )
 
 

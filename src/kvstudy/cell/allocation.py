@@ -78,7 +78,7 @@ class Allocation:
                 continue
             try:
                 self._measure(store, entry, values)
-            except KvstudyError as error:
+            except (KvstudyError, OSError) as error:
                 self._say(f"{values['cell_id']}: failed: {error}")
                 failures.append(f"{values['cell_id']}: {error}")
         if failures:

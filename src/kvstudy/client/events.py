@@ -64,21 +64,28 @@ class EventReader:
         self._before = self._after = b""
         self._least = 1 << 62
 
-    def read(self, event: Event) -> Frame:
-        """The meaning of the stream's next event."""
-        data = event.data
+    def plain_text(self, event: Event) -> str | None:
+        """The text of an event that is known to carry nothing else; None for any other."""
+        data, name = event
         if (
             len(data) >= self._least
             and data.startswith(self._before)
             and data.endswith(self._after)
-            and event.name == b"message"
+            and name == b"message"
         ):
             text = data[len(self._before) : len(data) - len(self._after)]
             if b'"' not in text and b"\\" not in text:
-                return Frame(text.decode("utf-8", "replace"))
+                return text.decode("utf-8", "replace")
+        return None
+
+    def read(self, event: Event) -> Frame:
+        """The meaning of the stream's next event."""
+        text = self.plain_text(event)
+        if text is not None:
+            return Frame(text)
         frame = read_event(event)
         if frame.text and frame == Frame(frame.text):
-            self._learn(data, frame.text)
+            self._learn(event.data, frame.text)
         return frame
 
     def _learn(self, data: bytes, text: str) -> None:

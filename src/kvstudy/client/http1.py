@@ -7,6 +7,7 @@ here waits, so that the code that stamps reads has nothing between it and the so
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 _MOST_HEAD_BYTES = 256 << 10
@@ -153,7 +154,9 @@ class ChunkedBody:
         pieces: list[bytes] = []
         at, size = 0, len(data)
         while at < size and not self.done:
-            if self._left > 2:
+            if not self._left and not self._trailer:
+                at = self._whole_chunks(data, at, pieces)
+            elif self._left > 2:
                 piece = data[at : at + self._left - 2]
                 pieces.append(piece)
                 at += len(piece)
@@ -168,6 +171,17 @@ class ChunkedBody:
             else:
                 at = self._line(data, at)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _whole_chunks(self, data: bytes, at: int, pieces: list[bytes]) -> int:
+        """Take the chunks that lie whole in the read, nearly all there are; then one size line."""
+        while (end := data.find(_CRLF, at)) >= 0:
+            left = _chunk_size(data[at:end])
+            stop = end + 2 + left
+            if not left or not data.startswith(_CRLF, stop - 2):
+                break
+            pieces.append(data[end + 2 : stop - 2])
+            at = stop
+        return self._line(data, at) if at < len(data) else at
 
     def _line(self, data: bytes, at: int) -> int:
         end = data.find(_CRLF, at)
@@ -184,6 +198,7 @@ class ChunkedBody:
         return end + 2
 
 
+@lru_cache(maxsize=1024)
 def _chunk_size(line: bytes) -> int:
     """Bytes to come for a size line: payload and CRLF, or 0 for the last chunk."""
     digits = line.partition(b";")[0].strip()

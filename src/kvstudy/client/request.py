@@ -75,7 +75,11 @@ class _Stream:
         for event in events:
             if self.done:
                 break  # nothing counts after [DONE]
-            self._take(at_ns, self._reader.read(event))
+            if text := self._reader.plain_text(event):
+                self.chunk_ns.append(at_ns)
+                self.texts.append(text)
+            else:
+                self._take(at_ns, self._reader.read(event))
         self.reads += len(self.chunk_ns) > before
 
     def _take(self, at_ns: int, frame: Frame) -> None:

@@ -49,13 +49,15 @@ class EventParser:
         if end < 0:
             self._scanned = max(0, len(buffer) - 1)
             return []
+        *blocks, rest = bytes(buffer).split(b"\n\n")
         events: list[Event] = []
-        start = 0
-        while end >= 0:
-            self._read(bytes(buffer[start:end]), events)
-            start = end + 2
-            end = buffer.find(b"\n\n", start)
-        del buffer[:start]
+        for block in blocks:
+            if block.startswith(b"data: ") and b"\n" not in block:
+                self._first = False
+                events.append(Event(block[6:]))
+            else:
+                self._read(block, events)
+        buffer[:] = rest
         self._scanned = max(0, len(buffer) - 1)
         return events
 
