@@ -12,7 +12,7 @@ n-th answer is ` #n`, so that a client that keeps the text can be held against t
 Chat completions get the same events in the chat form.
 
 Without an interval streams go flat out, one write per chunk. With one, every stream gets a chunk
-in each interval, the streams spread evenly over it.
+in each interval, the streams spread evenly over it; usage and [DONE] follow the last text at once.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import signal
 import socket
 import struct
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -140,14 +141,20 @@ SHAPES: dict[str, Callable[[int], list[bytes]]] = {
 }
 
 
+Arrival = tuple[asyncio.Transport, bytes, int, bool]  # ..., body, arrived_ns, is chat
+
+
 class Stream:
     """One answer being sent."""
 
-    def __init__(self, transport: asyncio.Transport, key: int, events: list[bytes]) -> None:
+    def __init__(
+        self, transport: asyncio.Transport, key: int, events: list[bytes], arrived_ns: int
+    ) -> None:
         self.transport = transport
         self.key = key
         self.events = events
-        self.arrived_ns = time.monotonic_ns()
+        self.tail = next((at for at, event in enumerate(events) if _is_tail(event)), len(events))
+        self.arrived_ns = arrived_ns
         self.sent_ns: list[int] = []
 
     def send_next(self) -> bool:
@@ -172,16 +179,29 @@ class Emitter:
         self.most_active = 0
         self.poll = 0  # a descriptor that is readable when the loop has something to read
         self._wake = asyncio.Event()
+        self._queued: deque[Arrival] = deque()
         self._built: dict[tuple[int, bool], list[bytes]] = {}
 
-    def begin(self, transport: asyncio.Transport, body: bytes, *, chat: bool = False) -> None:
-        """Start the answer to one request."""
+    def queue(self, arrival: Arrival) -> None:
+        """Answer soon: what else has arrived is stamped first."""
+        self._queued.append(arrival)
+        if len(self._queued) == 1:
+            asyncio.get_running_loop().call_soon(self._begin_one)
+
+    def _begin_one(self) -> None:
+        self._begin(*self._queued.popleft())
+        if self._queued:
+            asyncio.get_running_loop().call_soon(self._begin_one)
+
+    def _begin(
+        self, transport: asyncio.Transport, body: bytes, arrived_ns: int, chat: bool
+    ) -> None:
         prompt, length = _PROMPT.search(body), _LENGTH.search(body)
         key = int(prompt[1]) if prompt else len(self.streams)
         events = self._events(int(length[1]) if length else 16, chat)
         if self.tagged:
             events = [_chunk(_form(frame(f" #{len(self.streams)}"), chat)), *events[1:]]
-        stream = Stream(transport, key, events)
+        stream = Stream(transport, key, events, arrived_ns)
         self.streams.append(stream)
         if self.shape == "json_error":
             transport.write(_JSON % (len(stream.events[0]), stream.events[0]))
@@ -215,6 +235,8 @@ class Emitter:
         for stream in streams:
             due += self.interval_s / len(streams)
             self._step(stream)
+            while stream in self.active and len(stream.sent_ns) >= stream.tail:
+                self._step(stream)
             # The loop's own timer is no finer than 1 ms; what arrives is read at once all the same.
             while (left := due - time.monotonic()) > 0:
                 select.select([self.poll], [], [], left)
@@ -248,6 +270,10 @@ def _form(event: bytes, chat: bool) -> bytes:
     return _TEXT.sub(rb'"delta":{"content":\1}', event) if chat else event
 
 
+def _is_tail(event: bytes) -> bool:
+    return b'"choices":[]' in event or b"[DONE]" in event
+
+
 def _chunk(event: bytes) -> bytes:
     return b"%x\r\n%s\r\n" % (len(event), event)
 
@@ -265,7 +291,8 @@ class Connection(asyncio.Protocol):
         self._transport = transport
 
     def data_received(self, data: bytes) -> None:
-        """Answer when a request is complete."""
+        """Answer when a request is complete; all that has come is stamped before any answer."""
+        now_ns = time.monotonic_ns()
         self._buffer += data
         end = self._buffer.find(b"\r\n\r\n")
         if end < 0:
@@ -281,7 +308,8 @@ class Connection(asyncio.Protocol):
         if method != b"POST":
             self._transport.write(_JSON % (len(_MODELS), _MODELS))
         elif path == b"/" or path.endswith(b"/completions"):
-            self._emitter.begin(self._transport, body, chat=path.endswith(b"/chat/completions"))
+            chat = path.endswith(b"/chat/completions")
+            self._emitter.queue((self._transport, body, now_ns, chat))
         else:
             self._transport.write(_MISSING)
 

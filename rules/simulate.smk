@@ -1,3 +1,7 @@
+localrules:
+    simulate_cell,
+
+
 rule simulate_cell:
     # The same cell in virtual time: what the rules of the scheduler predict.
     input:

@@ -100,7 +100,7 @@ def vllm(task: _Place) -> list[Seen]:
             ttft_ms=ttft * 1e3 if ttft else None,
             tpot_ms=rest_s / (tokens - 1) * 1e3 if tokens > 1 else None,
             tokens=tokens,
-            chunks=len(result["itls"][at]) + bool(text),
+            chunks=len(result["itls"][at]) + bool(ttft),
             tag=tag_of(text),
         )
         seen.append(one)

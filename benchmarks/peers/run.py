@@ -4,12 +4,13 @@
 
 The server is pinned to one core, the client's whole process tree to another. Three parts:
 
-- rate: 512 requests of 256 one-token chunks on 32 streams, flat out; every round in the other order, the fastest
-  round of a client counts, since other work on the machine only ever takes away;
+- rate: 512 requests of 256 one-token chunks on 32 streams, flat out; every round in the other
+  order, the fastest round of a client counts, since other work only ever takes away;
 - times: 575 chunks/s over 32 streams, both sides at real-time priority if they may;
-- accounting: seven scripted answers, 16 requests on 8 lanes.
+- accounting: six odd answers, 16 requests on 8 lanes.
 
-`python -m benchmarks.peers.table results.json` prints the tables.
+A part that is not run (`--parts`) stays in the results as it is. `python -m
+benchmarks.peers.table results.json` prints the tables.
 """
 
 from __future__ import annotations
@@ -22,19 +23,19 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Tokenizer
-
 from benchmarks.peers import truth
 from benchmarks.peers.clients import CLIENTS, RAW, Client, Task
 from benchmarks.peers.results import Seen
 from benchmarks.peers.setup import ROOT, SIDE
 from benchmarks.peers.watch import Cost, watch
+from tokenizers import Tokenizer
 
 _SERVER = ROOT / "benchmarks" / "scripted_server.py"
 _TOKENIZER = ROOT / "src" / "kvstudy" / "workload" / "tokenizer"
@@ -56,7 +57,7 @@ class Setting:
 
 
 RATE = Setting(32, 512, 256)
-TIMES = Setting(32, 64, 60, interval_ms=55.6, tagged=True, real_time=True)
+TIMES = Setting(32, 96, 60, interval_ms=55.6, tagged=True, real_time=True)
 CASE_MS = 20.0
 
 
@@ -69,6 +70,14 @@ class Run:
     cost: Cost
     seen: list[Seen]
     problem: str | None
+    written_ns: int
+
+    def cpu_s(self) -> tuple[float, float]:
+        """CPU seconds from the first request to the last, and to the last result written."""
+        arrived = [request["arrived_ns"] for request in self.requests]
+        begin = self.cost.cpu_until(min(arrived))
+        during = self.cost.cpu_until(max(arrived)) - begin
+        return during, self.cost.cpu_until(max(self.written_ns, *arrived)) - begin
 
 
 def tokenizer(folder: Path) -> Path:
@@ -110,7 +119,11 @@ def _serving(setting: Setting, times: Path) -> Iterator[str]:
 
 
 def run(client: Client, setting: Setting, tokens: Path) -> Run:
-    """One client under one load, in fresh processes."""
+    """One client under one load, in fresh processes.
+
+    Probes come before the load: the measured requests are the last ones, except where a client
+    sends more than it was asked for.
+    """
     core = max(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -128,13 +141,21 @@ def run(client: Client, setting: Setting, tokens: Path) -> Run:
             )
         told = json.loads((folder / "times.json").read_text(encoding="utf-8"))
         seen, problem = _results(client, task, cost)
-    # Probes come before the load; the measured requests are the last ones.
+        written_ns = _last_written_ns(out)
     requests = told["requests"][-setting.requests :]
+    if client.overshoots:
+        requests = told["requests"]
     if len(requests) < setting.requests:
         problem = problem or f"sent {len(requests)} of {setting.requests} requests"
-    skipped = len(told["requests"]) - len(requests)
+    skipped = 0 if client.overshoots else len(told["requests"]) - len(requests)
     seen = [_shifted(one, skipped) for one in seen]
-    return Run(requests, told["in_flight_max"], cost, seen, problem)
+    return Run(requests, told["in_flight_max"], cost, seen, problem, written_ns)
+
+
+def _last_written_ns(folder: Path) -> int:
+    """When the last file in a folder was written, on the monotonic clock; 0 if there is none."""
+    stamps = [path.stat().st_mtime_ns for path in folder.rglob("*") if path.is_file()]
+    return max(stamps) + time.monotonic_ns() - time.time_ns() if stamps else 0
 
 
 def _shifted(one: Seen, skipped: int) -> Seen:
@@ -155,11 +176,9 @@ def rate_of(one: Run, setting: Setting) -> dict[str, Any]:
     """Rate, cost and loss of one flat-out run."""
     if len(one.requests) < setting.requests:
         return {"problem": one.problem}
-    chunks = setting.requests * setting.tokens
-    arrived = sorted(request["arrived_ns"] for request in one.requests)
-    answered = (len(arrived) - setting.streams) * setting.tokens
-    begin = one.cost.cpu_until(arrived[0])
-    during = one.cost.cpu_until(arrived[-1]) - begin
+    chunks = sum(min(len(each["sent_ns"]), setting.tokens) for each in one.requests)
+    answered = (len(one.requests) - setting.streams) * setting.tokens
+    during, whole = one.cpu_s()
     received = sum(seen.chunks or 0 for seen in one.seen) if one.seen else None
     if received is not None and all(seen.chunks is None for seen in one.seen):
         received = None
@@ -167,7 +186,7 @@ def rate_of(one: Run, setting: Setting) -> dict[str, Any]:
         "problem": one.problem,
         "chunks_per_s": truth.closed_loop_rate(one.requests, setting.streams, setting.tokens),
         "cpu_s_per_1000": during / answered * 1e3,
-        "cpu_s_per_1000_to_exit": (one.cost.cpu_s[-1] - begin) / chunks * 1e3,
+        "cpu_s_per_1000_whole": whole / chunks * 1e3,
         "peak_mb": one.cost.peak_mb,
         "in_flight": one.in_flight,
         "lost": None if received is None else chunks - received,
@@ -190,12 +209,15 @@ def measure_rates(clients: list[Client], rounds: int, tokens: Path) -> dict[str,
 
 
 def measure_times(clients: list[Client], tokens: Path) -> dict[str, Any]:
-    """Errors of TTFT and TPOT at the paced load."""
+    """Errors of TTFT and TPOT at the paced load, and what it costs."""
     out: dict[str, Any] = {}
     for client in clients:
         one = run(client, TIMES, tokens)
         found = truth.errors(one.seen, one.requests, TIMES.tokens)
-        out[client.name] = {"problem": one.problem, **(asdict(found) if found else {})}
+        figures = {"problem": one.problem, **(asdict(found) if found else {})}
+        if found:
+            figures["cpu_s_per_1000"] = one.cpu_s()[1] / (TIMES.requests * TIMES.tokens) * 1e3
+        out[client.name] = figures
         _say(f"times: {client.name}", out[client.name])
     return out
 
@@ -207,8 +229,9 @@ def measure_accounting(clients: list[Client], tokens: Path) -> dict[str, Any]:
         setting = Setting(8, 16, 20, interval_ms=CASE_MS, shape=case.shape)
         for client in clients:
             one = run(client, setting, tokens)
+            slack = setting.streams if client.overshoots else 0
             if one.requests:
-                figures = truth.judge(one.seen, one.requests, case)
+                figures = truth.judge(one.seen, one.requests, case, slack=slack)
             else:
                 figures = {"verdicts": {}}
             figures["problem"] = one.problem
@@ -253,21 +276,27 @@ def main() -> int:
     args = parser.parse_args()
     wanted = [one for one in CLIENTS if not args.only or one.name in args.only]
     clients = [one for one in wanted if one.missing is None]
-    document: dict[str, Any] = {
+    document: dict[str, Any] = {}
+    if args.out.exists():
+        document = json.loads(args.out.read_text(encoding="utf-8"))
+    document |= {
         "machine": machine(),
         "versions": {one.name: one.version for one in clients},
         "skipped": {one.name: one.missing for one in wanted if one.missing},
     }
+    # Asked to stop, it stops its server and its client first.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     args.out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         tokens = tokenizer(Path(name) / "tokenizer")
-        if "rate" in args.parts:
-            document["rate"] = measure_rates([RAW, *clients], args.rounds, tokens)
-        if "times" in args.parts:
-            document["times"] = measure_times(clients, tokens)
-        if "accounting" in args.parts:
-            document["accounting"] = measure_accounting(clients, tokens)
-    args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+        parts: dict[str, Callable[[], dict[str, Any]]] = {
+            "rate": lambda: measure_rates([RAW, *clients], args.rounds, tokens),
+            "times": lambda: measure_times(clients, tokens),
+            "accounting": lambda: measure_accounting(clients, tokens),
+        }
+        for part in args.parts:
+            document[part] = parts[part]()
+            args.out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     return 0
 
 

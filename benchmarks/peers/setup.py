@@ -22,6 +22,7 @@ SIDE = ROOT / "side"
 
 @dataclass(frozen=True)
 class Peer:
+    """A peer's environment, and the program in it that is run."""
 
     name: str
     dist: str
@@ -66,7 +67,9 @@ class SetupError(Exception):
 def _interpreter(version: str) -> str:
     """A Python of this minor version. One found on PATH may be a shim that cannot run it."""
     names = [f"python{version}", sys.executable]
-    names += sorted(map(str, Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python")))
+    names += sorted(
+        map(str, Path("~/.pyenv/versions").expanduser().glob(f"{version}.*/bin/python"))
+    )
     for name in names:
         found = shutil.which(name)
         ask = "import sys; print('%d.%d' % sys.version_info[:2])"

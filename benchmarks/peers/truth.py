@@ -34,7 +34,6 @@ class Case:
 
 
 CASES = (
-    Case("normal", "one token a chunk", True, 20, 20, 19),
     Case("two_tokens", "two tokens a chunk", True, 20, 10, 9),
     Case("every_fourth_empty", "every 4th chunk empty", True, 20, 16, 19, empty=4),
     Case("short", "stops at 10 of 20", True, 10, 10, 9),
@@ -86,16 +85,20 @@ def errors(seen: Sequence[Seen], requests: Sequence[Sent], tokens: int) -> Error
     """
     whole = [one for one in seen if one.ttft_ms is not None and one.tpot_ms is not None]
     last = tokens - 1
-    ttfts = [true_ttft_ms(one) for one in requests]
-    tpots = [true_tpot_ms(one, 0, last, tokens) for one in requests]
-    if whole and all(one.tag is not None and one.tag < len(requests) for one in whole):
+    true = {
+        at: (true_ttft_ms(one), true_tpot_ms(one, 0, last, tokens))
+        for at, one in enumerate(requests)
+        if len(one["sent_ns"]) > last
+    }
+    if whole and all(one.tag in true for one in whole):
         matched = "text"
-        pairs = [(one.ttft_ms, ttfts[one.tag or 0]) for one in whole]
-        rates = [(one.tpot_ms, tpots[one.tag or 0]) for one in whole]
-    elif len(whole) == len(requests) and whole:
+        pairs = [(one.ttft_ms, true[one.tag or 0][0]) for one in whole]
+        rates = [(one.tpot_ms, true[one.tag or 0][1]) for one in whole]
+    elif whole and len(true) >= len(whole):
         matched = "rank"
-        pairs = list(zip(sorted(one.ttft_ms or 0 for one in whole), sorted(ttfts), strict=True))
-        rates = list(zip(sorted(one.tpot_ms or 0 for one in whole), sorted(tpots), strict=True))
+        some = list(true.values())[: len(whole)]
+        pairs = _ranked([one.ttft_ms for one in whole], [ttft for ttft, _ in some])
+        rates = _ranked([one.tpot_ms for one in whole], [tpot for _, tpot in some])
     else:
         return None
     off = [abs((a or 0) - b) for a, b in pairs]
@@ -103,39 +106,46 @@ def errors(seen: Sequence[Seen], requests: Sequence[Sent], tokens: int) -> Error
     return Errors(len(whole), matched, median(off), max(off), median(slope), max(slope))
 
 
-def judge(seen: Sequence[Seen], requests: Sequence[Sent], case: Case) -> dict[str, Any]:
+def _ranked(said: list[float | None], true: list[float]) -> list[tuple[float | None, float]]:
+    return list(zip(sorted(one or 0 for one in said), sorted(true), strict=True))
+
+
+def judge(
+    seen: Sequence[Seen], requests: Sequence[Sent], case: Case, *, slack: int = 0
+) -> dict[str, Any]:
     """One client in one case: its figures, and for each column right, wrong or absent.
 
-    Where a request counts as failed, its counts are judged only as far as they are kept: what a
-    client leaves out is absent, not wrong.
+    What a client leaves out is absent, not wrong. Chunks may be counted with the empty ones or
+    without. `slack` is how many requests may have been answered after the client stopped reading.
     """
     ok = [one for one in seen if one.ok]
-    expected = len(requests) if case.ok else 0
     shown = ok or list(seen)
     tokens, chunks = _middle(shown, "tokens"), _middle(shown, "chunks")
     tpot, empty = _middle(shown, "tpot_ms"), _middle(shown, "empty")
     whole = [one for one in requests if len(one["sent_ns"]) > case.last]
-    true_tpot = median(true_tpot_ms(one, case.first, case.last, case.tokens) for one in whole)
+    expected = len(whole) if case.ok else 0
+    tpots = [true_tpot_ms(one, case.first, case.last, case.tokens) for one in whole]
+    true_tpot = median(tpots) if tpots else 0.0
     kept = {one.finish for one in shown} - {None}
     failed = not case.ok
-    partial = None
-    if failed and not ok:
-        partial = bool(chunks or tokens)
+    partial = failed and not ok and bool(chunks or tokens)
+    true_chunks = case.chunks + (case.empty if chunks == case.chunks + case.empty else 0)
     return {
         "ok": len(ok),
+        "sent": len(whole),
         "tokens": tokens,
         "tpot_ms": tpot,
         "chunks": chunks,
         "true_tpot_ms": true_tpot,
         "finish": next(iter(kept)) if len(kept) == 1 else None,
         "verdicts": {
-            "outcome": _verdict(len(ok), expected, absent=not seen and case.ok),
+            "outcome": _verdict(len(ok), expected, slack, absent=not seen),
             "tokens": _verdict(tokens, case.tokens, absent=not tokens),
             "tpot": _verdict(tpot, true_tpot, _TPOT_TOLERANCE * true_tpot, absent=not tpot),
-            "chunks": _verdict(chunks, case.chunks, absent=not chunks),
+            "chunks": _verdict(chunks, true_chunks, absent=not chunks),
             "empty": _verdict(empty, case.empty, absent=empty is None),
             "finish": "absent" if failed or not kept else "right",
-            "partial": {None: "absent", True: "right", False: "wrong"}[partial],
+            "partial": "right" if partial else "absent",
         },
     }
 

@@ -20,12 +20,20 @@ COMMANDS = {
     "watch": "show a run as it goes",
     "report": "the verdicts, and an exit code for them",
     "trace": "where a number of the report comes from",
+    "compare": "two results, cell by cell, with intervals",
+    "audit": "is a result consistent with itself",
+    "publish": "a result as one bundle",
+    "verify": "hash and recompute a bundle",
+    "import": "bring a bundle or foreign rows in as a comparison side",
     "advise": "which policy for a workload, and what to watch",
     "simulate": "run a simulation spec in virtual time",
     "calibrate": "fit the step-time constants",
     "load": "run only the client, against a server that is up",
     "emulate": "serve the engine emulator",
 }
+
+MODULES = {"import": "import_"}
+"""Subcommands whose module cannot carry their name."""
 
 _EPILOG = "Each subcommand has its own --help with examples. Guide: README.md"
 
@@ -51,7 +59,8 @@ def main(argv: list[str] | None = None) -> int:
     args = parser().parse_args(argv)
     debug = args.debug or bool(os.environ.get("KVSTUDY_DEBUG"))
     # Imported here, so that `kvstudy emulate` does not wait for pandas, nor `plan` for uvicorn.
-    command = importlib.import_module(f"kvstudy.commands.{args.command}")
+    name = MODULES.get(args.command, args.command)
+    command = importlib.import_module(f"kvstudy.commands.{name}")
     try:
         return int(command.main(args.rest))
     except KvstudyError as error:

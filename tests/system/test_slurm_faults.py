@@ -14,7 +14,7 @@ from types import SimpleNamespace
 
 import pytest
 import yaml
-from slurm_site import HERE, Site, Workflow, environment, run_json, until
+from slurm_site import HERE, ROOT, Site, Workflow, environment, run_json, until
 from storm import Event, Storm, cancel, kill_server, node_down, preempt, restart_controller, shorten
 
 from kvstudy.base.store import CellStore
@@ -142,7 +142,7 @@ def test_two_copies_of_one_allocation_never_write_the_same_attempt(
 ) -> None:
     """Both start at once on two nodes; each cell has whole attempts, and each its one writer."""
     workflow = slurm_study.clone(slurm_folder / "copies", slurm)
-    paths = [workflow.folder / "config.yaml", workflow.folder / "tests" / "tiny.yaml"]
+    paths = [ROOT / "config.yaml", ROOT / "tests" / "tiny.yaml", HERE / "slow.yaml"]
     study = Study(read_config(*paths, overrides={"backend": "emulated"}))
     allocation = "W-B.c2.trtllm-1.2.1"
     copies = [_copy(workflow, study, allocation, number) for number in (1, 2)]
@@ -164,14 +164,16 @@ def test_two_copies_of_one_allocation_never_write_the_same_attempt(
 def _copy(
     workflow: Workflow, study: Study, allocation: str, number: int
 ) -> subprocess.Popen[bytes]:
-    """The allocation's own command line as a job step on one of the nodes."""
+    """The allocation's own command line as a job step; it waits until both copies are there."""
+    meet = f"touch here-{number}; until [ -e here-1 -a -e here-2 ]; do sleep .1; done; exec"
     spec = study.allocation_spec(SimpleNamespace(allocation=allocation))
     engine, results = study.allocations[allocation][0].engine, "results/emulated"
     with (workflow.folder / f"copy-{number}.log").open("wb") as sink:
         return subprocess.Popen(
             [
                 *("srun", "-n1", "-c2", "--mem=500", "--gres=gpu:1"),
-                *(sys.executable, "-m", "kvstudy.steps.measure_allocation", "--spec", spec),
+                *("bash", "-c", f'{meet} "$@"', "copy", sys.executable),
+                *("-m", "kvstudy.steps.measure_allocation", "--spec", spec),
                 *("--workload", f"{results}/workloads/W-B.parquet"),
                 *("--tokenizer", f"{results}/tokenizer/tokenizer.digest.json"),
                 *("--image", f"{results}/pins/{engine}.image.json"),

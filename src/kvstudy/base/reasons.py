@@ -23,6 +23,10 @@ INVALID: dict[str, str] = {
     "concurrency_not_held": "requests in flight were not what the cell declares",
     "emulator_late": "the emulator could not keep its schedule",
     "telemetry_gap": "iteration records are missing although telemetry is required",
+    "counts_differ": "the cell's counts are not those of its request rows",
+    "throughput_differs": "tokens are not throughput x window",
+    "percentile_order": "percentiles of one metric do not ascend, or its mean exceeds its maximum",
+    "peak_below_mean": "a mean exceeds the peak of the same quantity",
     "token_count_low": "completed requests carried no output",
     "mixed_measure_version": "the cell was measured by another measure version",
     "interrupted": "the attempt was interrupted",
@@ -38,6 +42,7 @@ WARNING: dict[str, str] = {
     "dirty_checkout": "the checkout had uncommitted changes",
     "later_attempt": "an earlier attempt exists",
     "littles_law": "mean in flight differs from arrivals x latency",
+    "aa_difference": "halves of one cell differ more often than the stated error rate",
 }
 
 

@@ -8,6 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import yaml
+
 from kvstudy.base import tables
 from kvstudy.base.digest import sha256_file, sha256_json, sha256_text
 from kvstudy.base.errors import DataError, KvstudyError
@@ -172,12 +175,26 @@ def _checks(folder: Path, study: Study, plan: dict[str, Any]) -> Iterator[Differ
             yield Difference(f"cells/{cell_id}/check.json", what)
 
 
+_FOREIGN_FAULTS = (
+    LookupError,
+    TypeError,
+    ValueError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+    OSError,
+    pa.ArrowException,
+    yaml.YAMLError,
+)
+"""What documents of another shape than ours may raise in code that trusts its own files."""
+
+
 def guarded(work: Callable[[], Any], name: str) -> tuple[Any, Difference | None]:
     """The result of recomputing foreign files, or what stopped it, never a traceback."""
     try:
         return work(), None
     except KvstudyError as error:
         return None, Difference(name, f"cannot be recomputed: {error}")
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, OSError) as error:
+    except _FOREIGN_FAULTS as error:
         said = f"{type(error).__name__}: {error}"
         return None, Difference(name, f"cannot be recomputed: {said}")

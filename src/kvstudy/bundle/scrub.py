@@ -23,6 +23,11 @@ _PEM_START, _PEM_END = re.compile(rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY"), b"-----
 _PEM_WHOLE = re.compile(
     rb"-----BEGIN [A-Z0-9 ]*PRIVATE KEY.*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----", re.DOTALL
 )
+# Indented JSON puts an option and its value on two lines.
+_FLAG_LINE = re.compile(
+    rb"(?i)\"--?(?:api[-_]?key|api[-_]?token|hf[-_]?token|token|password|secret)\",\s*$"
+)
+_QUOTED = re.compile(rb"\"[^\"]*\"")
 _NOT_VALUES = rb"(?!null\b|none\b|true\b|false\b|\*\*\*)"
 
 
@@ -115,12 +120,15 @@ class Scrubber:
 
     def lines(self, lines: Iterable[bytes]) -> Iterator[tuple[bytes, bool]]:
         """Each line without its secrets, and whether it held one. Key blocks are left out."""
-        in_key = False
+        in_key = after_flag = False
         for line in lines:
             if in_key:
                 in_key = _PEM_END not in line
                 continue
             clean = self.line(line)
+            if after_flag:
+                clean = _QUOTED.sub(b'"' + MASK + b'"', clean, count=1)
+            after_flag = _FLAG_LINE.search(clean) is not None
             if _PEM_START.search(clean):
                 in_key = True
                 clean = _PEM_START.split(clean)[0] + MASK + b"\n"

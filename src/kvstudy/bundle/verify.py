@@ -59,10 +59,10 @@ def verify(
         report = Report(bundle, hashlib.sha256(sums).hexdigest(), {}, files=len(listed))
         folder = Path(tmp, "bundle")
         report.differences += unpacked(archive, listed, folder, needed)
+        damaged = [d.name for d in report.differences if needed(d.name)]
         report.about = about_of(archive, bundle)
         report.differences += list(_manifests(listed, report.about, folder))
         report.remarks += _remarks(report.about)
-        damaged = [d.name for d in report.differences if needed(d.name)]
         if damaged:
             report.remarks.append(f"tables were not recomputed: {', '.join(damaged[:3])} damaged")
             return report

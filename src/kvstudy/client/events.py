@@ -67,16 +67,18 @@ class EventReader:
     def plain_text(self, event: Event) -> str | None:
         """The text of an event that is known to carry nothing else; None for any other."""
         data, name = event
+        before, after = self._before, self._after
         if (
-            len(data) >= self._least
-            and data.startswith(self._before)
-            and data.endswith(self._after)
-            and name == b"message"
+            len(data) < self._least
+            or not data.startswith(before)
+            or not data.endswith(after)
+            or name != b"message"
         ):
-            text = data[len(self._before) : len(data) - len(self._after)]
-            if b'"' not in text and b"\\" not in text:
-                return text.decode("utf-8", "replace")
-        return None
+            return None
+        text = data[len(before) : len(data) - len(after)]
+        if b'"' in text or b"\\" in text:
+            return None
+        return text.decode("utf-8", "replace")
 
     def read(self, event: Event) -> Frame:
         """The meaning of the stream's next event."""

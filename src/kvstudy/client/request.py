@@ -139,6 +139,10 @@ def _times(facts: Facts, recording: Recording, chunk_ns: list[int], reading: Rea
     first, last = (chunks[0], chunks[-1]) if chunks else (None, None)
     gaps = [after - before for before, after in pairwise(chunks)]
     threshold = ms_to_ns(reading.stall_threshold_ms)
+    longest = max(gaps, default=None)
+    stalls = None if longest is None else 0
+    if longest is not None and longest > threshold:
+        stalls = sum(gap > threshold for gap in gaps)
     return {
         "scheduled_ns": when(facts.scheduled_ns),
         "send_ns": send,
@@ -150,8 +154,8 @@ def _times(facts: Facts, recording: Recording, chunk_ns: list[int], reading: Rea
         "ttft_ns": None if first is None or send is None else first - send,
         "tpot_chunks_ns": (chunks[-1] - chunks[0]) / len(gaps) if gaps else None,
         "e2e_ns": None if last is None or send is None else last - send,
-        "max_gap_ns": max(gaps, default=None),
-        "stall_count": sum(gap > threshold for gap in gaps) if gaps else None,
+        "max_gap_ns": longest,
+        "stall_count": stalls,
     }
 
 

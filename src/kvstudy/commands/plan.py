@@ -4,25 +4,29 @@ from __future__ import annotations
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kvstudy.base.errors import EXIT_INVALID, EXIT_OK
 from kvstudy.base.store import CellStore
 from kvstudy.commands.parser import Parser
+from kvstudy.commands.preflight import check
 from kvstudy.commands.terminal import note, out, out_json, table
+from kvstudy.pins.pin import pin_state
+from kvstudy.pins.spec import cache_folder
 from kvstudy.sim.of_cell import Prediction
 from kvstudy.study.parse import read_config
+from kvstudy.study.cost import START_S
 from kvstudy.study.plan import Cell, Study
 from kvstudy.workload.lengths import draw, rng_for, submission_order
 
 _EPILOG = """examples:
   kvstudy plan                                  the measured study of config.yaml
   kvstudy plan --backend emulated --json
-  kvstudy plan --configfile config.yaml more.yaml"""
-
-START_S = 300.0
-"""Assumed time from launch to ready of a 70B server, in seconds; replaced by earlier runs."""
+  kvstudy plan --configfile config.yaml more.yaml
+  kvstudy plan --preflight                      what of this site would stop the run"""
 
 
 def main(argv: list[str]) -> int:
@@ -36,17 +40,34 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--backend", choices=["measured", "emulated"], default=None)
     parser.add_argument("--configfile", type=Path, nargs="+", default=[Path("config.yaml")])
     parser.add_argument("--results", type=Path, default=Path("results"))
+    parser.add_argument("--preflight", action="store_true", help="look at the site too")
+    parser.add_argument("--profile", type=Path, default=Path("profiles/slurm"))
     parser.add_argument("--json", action="store_true", help="for machines")
     args = parser.parse_args(argv)
     overrides = {"backend": args.backend} if args.backend else {}
     study = Study(read_config(*args.configfile, overrides=overrides))
     store = args.results / study.backend / "store"
     rows = [_row(study, cell, store) for cell in study.cells]
+    pins = pin_state(study, cache_folder(None)) if study.backend == "measured" else []
+    problems = check(study, args.profile) if args.preflight else []
     if args.json:
-        out_json({"cells": rows, "notices": study.notices()})
-        return 0
-    _print(study, rows)
-    return 0
+        out_json(
+            {
+                "cells": rows,
+                "pins": [asdict(pin) for pin in pins],
+                "notices": study.notices(),
+                "problems": [asdict(problem) for problem in problems],
+            }
+        )
+    else:
+        _print(study, rows)
+        for pin in pins:
+            out(f"pin {pin.key}: {pin.state}: {pin.detail}")
+        for problem in problems:
+            out(f"problem: {problem.what}. {problem.fix}")
+        if args.preflight and not problems:
+            out("preflight: no problem found")
+    return EXIT_INVALID if problems else EXIT_OK
 
 
 def _row(study: Study, cell: Cell, store: Path) -> dict[str, Any]:

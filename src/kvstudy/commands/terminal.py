@@ -35,7 +35,8 @@ def table(head: list[str], rows: list[list[str]]) -> None:
     cells = [head, *rows]
     widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
     for row in cells:
-        out("  ".join(_aligned(text, width) for text, width in zip(row, widths, strict=True)))
+        line = "  ".join(_aligned(text, width) for text, width in zip(row, widths, strict=True))
+        out(line.rstrip())
 
 
 def _aligned(text: str, width: int) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 import time
@@ -13,6 +12,9 @@ from pathlib import Path
 
 import psutil
 from slurm_site import Job, Site, Workflow, output, until
+
+YOUNG_S = 4.0
+"""A cell of slow.yaml lasts twice as long or more from the start of its server."""
 
 
 @dataclass
@@ -25,7 +27,6 @@ class Event:
     job: Job | None = None
     kept: dict[str, list[int]] = field(default_factory=dict)
     interrupted: list[Path] = field(default_factory=list)
-    at: float = 0.0
 
     def is_due(self, workflow: Workflow) -> bool:
         """Whether enough cells are finished, the next one is running, and so is the job."""
@@ -55,15 +56,16 @@ class Storm:
         """Run the study to its end; each event strikes once."""
         process = self.workflow.start(*arguments, log="storm.log")
         deadline = time.monotonic() + timeout_s
-        while process.poll() is None and time.monotonic() < deadline:
-            for event in self.events:
-                if event.is_due(self.workflow) and event.job is not None:
-                    event.at = time.time()
-                    event.strike(self, event, event.job)
-            time.sleep(0.4)
-        if process.poll() is None:
-            process.send_signal(signal.SIGINT)
-        self.code = process.wait(60)
+        try:
+            while process.poll() is None and time.monotonic() < deadline:
+                for event in self.events:
+                    if event.is_due(self.workflow) and event.job is not None:
+                        event.strike(self, event, event.job)
+                time.sleep(0.4)
+        finally:
+            if process.poll() is None:
+                process.send_signal(signal.SIGINT)
+            self.code = process.wait(60)
         self.said = (self.workflow.folder / "storm.log").read_text(errors="replace")
 
     def server_is_gone(self, event: Event, timeout_s: float = 25) -> None:
@@ -74,14 +76,18 @@ class Storm:
 
 
 def open_attempts(workflow: Workflow, allocation: str) -> list[Path]:
-    """Attempts of an allocation that have a running server and no manifest yet."""
+    """Attempts of an allocation whose server was just started: far from their end."""
     store = workflow.results / "store"
     begun = [
         folder
         for folder in store.glob(f"{allocation}.*/*/attempt-*")
         if not (folder / "manifest.json").exists()
     ]
-    return begun if in_folders(begun) else []
+    starts = []
+    for process in in_folders(begun):
+        with contextlib.suppress(psutil.Error):
+            starts.append(process.create_time())
+    return begun if starts and time.time() - min(starts) < YOUNG_S else []
 
 
 def in_folders(folders: list[Path]) -> list[psutil.Process]:
@@ -97,8 +103,9 @@ def in_folders(folders: list[Path]) -> list[psutil.Process]:
 def kill_server(storm: Storm, event: Event, _: Job) -> None:
     """The engine is killed, as by the kernel for want of memory."""
     for process in in_folders(event.interrupted):
-        if "emulate" in process.cmdline():
-            os.kill(process.pid, signal.SIGKILL)
+        with contextlib.suppress(psutil.Error):
+            if "emulate" in process.cmdline():
+                process.kill()
     storm.server_is_gone(event)
 
 
