@@ -17,8 +17,8 @@ from kvstudy.commands.terminal import note, out, out_json, table
 from kvstudy.pins.pin import pin_state
 from kvstudy.pins.spec import cache_folder
 from kvstudy.sim.of_cell import Prediction
-from kvstudy.study.parse import read_config
 from kvstudy.study.cost import START_S
+from kvstudy.study.parse import read_config
 from kvstudy.study.plan import Cell, Study
 from kvstudy.workload.lengths import draw, rng_for, submission_order
 
