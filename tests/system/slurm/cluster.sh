@@ -4,7 +4,6 @@
 #   FAKE_SLURM_DIR=/tmp/x cluster.sh up          (ACCOUNTING=1: slurmdbd and MariaDB too)
 #   FAKE_SLURM_DIR=/tmp/x cluster.sh down        stops only what `up` started, by its process id
 #   FAKE_SLURM_DIR=/tmp/x cluster.sh controller  ends slurmctld and starts it again
-#   FAKE_SLURM_DIR=/tmp/x cluster.sh kill-node n1 | start-node n1
 #
 # Root on Debian. /etc/slurm holds the configuration, because a job step of the Snakemake plugin
 # forgets SLURM_CONF; a configuration that is not ours is never touched.
@@ -165,7 +164,5 @@ case ${1:-} in
   up) up ;;
   down) down ;;
   controller) stop "$S/slurmctld.pid"; sleep "${2:-0}"; slurmctld; await "$UP_S" answers ;;
-  kill-node) kill -9 "$(cat "$S/slurmd.$2.pid")" ;;
-  start-node) slurmd -N "$2" ;;
-  *) sed -n '2,9p' "$0" >&2; exit 64 ;;
+  *) sed -n '2,8p' "$0" >&2; exit 64 ;;
 esac
