@@ -140,6 +140,16 @@ def method_notes(inputs: Inputs) -> list[str]:
         "The re-tokenised count is the published definition and stands first; chunks, the planned "
         "count and the server's usage stand beside it.",
     ]
+    early = [
+        name
+        for name, workload in inputs.config["workloads"].items()
+        if workload["output_cap_tokens"] not in (None, workload["output_tokens"])
+    ]
+    if early and inputs.backend == "measured":
+        notes.append(
+            f"The answers of {listing(early)} end before their cap: the client closes each stream "
+            "at its planned length, which approximates an engine that stops by itself."
+        )
     if bounds:
         notes.append(f"Goodput counts completed requests that meet every bound: {bounds}.")
     if inputs.backend == "emulated" or "predicted" in inputs.data.sources:
