@@ -15,7 +15,7 @@ from .conftest import ROOT, Workflow
 
 CHEAP = {
     "freeze_study", "build_tables", "compare_arms", "explain_study", "map_regimes",
-    "draw_figures", "render_report",
+    "draw_figures", "render_report", "write_answer",
 }  # fmt: skip
 FORCED = "W-C.c6.trtllm-1.2.1.mu.r1"
 
