@@ -13,8 +13,16 @@ rule compare_arms:
         study="results/{backend}/study.json",
         published=STUDY.published_in(workflow.basedir),
     output:
-        contrasts="results/{backend}/stats/contrasts.parquet",
-        verdicts="results/{backend}/stats/verdicts.parquet",
+        contrasts=report(
+            "results/{backend}/stats/contrasts.parquet",
+            caption="../report/captions/contrasts.rst",
+            category="Statistics",
+        ),
+        verdicts=report(
+            "results/{backend}/stats/verdicts.parquet",
+            caption="../report/captions/verdicts.rst",
+            category="Statistics",
+        ),
     log:
         "results/{backend}/logs/compare_arms.log",
     conda:
@@ -69,8 +77,16 @@ rule render_report:
         published=STUDY.published_in(workflow.basedir),
         templates=f"{workflow.basedir}/report/templates",
     output:
-        html="results/{backend}/report/index.html",
-        markdown="results/{backend}/report/report.md",
+        html=report(
+            "results/{backend}/report/index.html",
+            caption="../report/captions/report.rst",
+            category="Report",
+        ),
+        markdown=report(
+            "results/{backend}/report/report.md",
+            caption="../report/captions/markdown.rst",
+            category="Report",
+        ),
     log:
         "results/{backend}/logs/render_report.log",
     conda:

@@ -195,3 +195,11 @@ def test_an_unknown_claim_is_a_usage_error(tiny: Workflow) -> None:
 
     assert done.returncode == 64
     assert "no claim 'no-such-claim'" in done.stderr
+
+
+def test_snakemakes_own_report_carries_the_captions(tiny: Workflow) -> None:
+    tiny.snakemake("--report", "snakemake-report.html")
+    text = (tiny.folder / "snakemake-report.html").read_text(encoding="utf-8")
+
+    assert "one self-contained page" in text
+    assert "short enough to paste into an issue" in text
